@@ -1,0 +1,1 @@
+//! Selvedge: language models at the edge.

@@ -1,0 +1,3 @@
+//! The command `selvedge`.
+
+fn main() {}

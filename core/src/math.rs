@@ -1,0 +1,1 @@
+//! Elementary functions that give the same bits on every machine.

@@ -1,0 +1,1 @@
+//! Stop strings matched over token borders.
