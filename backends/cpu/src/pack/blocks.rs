@@ -2,7 +2,7 @@
 //!
 //! Layouts of the blocks are drawn in `selvedge_gguf::format`, whose decoders are the oracle of these readers.
 
-use super::{Quant, SUPER, STEP, Scales, TILE};
+use super::{Quant, STEP, SUPER, Scales, TILE};
 use selvedge_gguf::TensorType;
 
 /// One block of one row, its fields taken apart.

@@ -28,15 +28,15 @@ use selvedge_core::ops::{WeightDecl, WeightRows};
 use selvedge_gguf::TensorType;
 
 /// Output rows in a tile.
-pub const TILE: usize = 16;
+pub(crate) const TILE: usize = 16;
 /// Columns in a step.
-pub const STEP: usize = 32;
+pub(crate) const STEP: usize = 32;
 /// Columns that share a super scale.
-pub const SUPER: usize = 256;
+pub(crate) const SUPER: usize = 256;
 
 /// How the integers of a weight are stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Quant {
+pub(crate) enum Quant {
     /// 4 bits, value `q - offset`.
     Nibble {
         /// Subtracted from every integer.
@@ -57,7 +57,7 @@ pub enum Quant {
 
 /// How the scales of a weight are stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Scales {
+pub(crate) enum Scales {
     /// One f16 per 32 columns, and an added minimum.
     F16 {
         /// Whether there is a minimum.
@@ -81,7 +81,7 @@ pub enum Scales {
 
 /// Layout of a packed weight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Layout {
+pub(crate) enum Layout {
     /// Integers with scales, multiplied with 8-bit activations.
     Int {
         /// Integers.
@@ -99,7 +99,7 @@ pub enum Layout {
 
 impl Quant {
     /// Bytes of the integers of a step.
-    pub const fn step_bytes(self) -> usize {
+    pub(crate) const fn step_bytes(self) -> usize {
         match self {
             Quant::Nibble { .. } | Quant::NibbleIq4 => STEP * TILE / 2,
             Quant::Byte { .. } | Quant::Signed => STEP * TILE,
@@ -109,7 +109,7 @@ impl Quant {
 
 impl Scales {
     /// Groups in a step.
-    pub const fn groups(self) -> usize {
+    pub(crate) const fn groups(self) -> usize {
         match self {
             Scales::F16 { .. } => 1,
             Scales::Super { group, .. } | Scales::F32 { group, .. } => STEP / group,
@@ -117,14 +117,14 @@ impl Scales {
     }
 
     /// Whether there is a minimum.
-    pub const fn has_min(self) -> bool {
+    pub(crate) const fn has_min(self) -> bool {
         match self {
             Scales::F16 { min } | Scales::Super { min, .. } | Scales::F32 { min, .. } => min,
         }
     }
 
     /// Bytes of the scales of a step.
-    pub const fn step_bytes(self) -> usize {
+    pub(crate) const fn step_bytes(self) -> usize {
         let width = match self {
             Scales::F16 { .. } => 2,
             Scales::Super { .. } => 1,
@@ -134,7 +134,7 @@ impl Scales {
     }
 
     /// Bytes before every eighth step.
-    pub const fn super_bytes(self) -> usize {
+    pub(crate) const fn super_bytes(self) -> usize {
         match self {
             Scales::Super { min, .. } => TILE * 2 * (1 + min as usize),
             _ => 0,
@@ -144,7 +144,7 @@ impl Scales {
 
 impl Layout {
     /// Bytes of a tile of `k` columns.
-    pub const fn tile_bytes(self, k: usize) -> usize {
+    pub(crate) const fn tile_bytes(self, k: usize) -> usize {
         match self {
             Layout::Int { quant, scales } => {
                 k / STEP * (quant.step_bytes() + scales.step_bytes()) + k.div_ceil(SUPER) * scales.super_bytes()
@@ -155,18 +155,18 @@ impl Layout {
     }
 
     /// Whether products take 8-bit activations.
-    pub const fn act8(self) -> bool {
+    pub(crate) const fn act8(self) -> bool {
         matches!(self, Layout::Int { .. })
     }
 }
 
 /// How a storage type is packed.
 #[derive(Debug, Clone, Copy)]
-pub struct PackRow {
+pub(crate) struct PackRow {
     /// Type in the file.
-    pub ty: TensorType,
+    pub(crate) ty: TensorType,
     /// Layout in memory.
-    pub layout: Layout,
+    pub(crate) layout: Layout,
     /// Reads one block of the file.
     read: blocks::ReadBlock,
 }
@@ -194,7 +194,7 @@ const ROWS: &[PackRow] = rows! {
 };
 
 /// The packing of a storage type; `None` where nothing decodes it.
-pub fn pack_row(ty: TensorType) -> Option<PackRow> {
+pub(crate) fn pack_row(ty: TensorType) -> Option<PackRow> {
     if let Some(row) = ROWS.iter().find(|row| row.ty == ty) {
         return Some(*row);
     }
@@ -211,37 +211,44 @@ pub fn pack_row(ty: TensorType) -> Option<PackRow> {
 
 /// A packed matrix: where it lies and how.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Packed {
+pub(crate) struct Packed {
     /// Offset in the pack, bytes.
-    pub offset: usize,
+    pub(crate) offset: usize,
     /// Output rows.
-    pub n_out: usize,
+    pub(crate) n_out: usize,
     /// Columns.
-    pub k: usize,
+    pub(crate) k: usize,
     /// Layout of a tile.
-    pub layout: Layout,
+    pub(crate) layout: Layout,
 }
 
 impl Packed {
     /// Tiles.
-    pub fn n_tiles(&self) -> usize {
+    pub(crate) fn n_tiles(&self) -> usize {
         self.n_out.div_ceil(TILE)
     }
 
     /// Bytes of a tile, a multiple of 16.
-    pub fn tile_bytes(&self) -> usize {
+    pub(crate) fn tile_bytes(&self) -> usize {
         self.layout.tile_bytes(self.k)
     }
 
     /// Bytes of all tiles.
-    pub fn n_bytes(&self) -> usize {
+    pub(crate) fn n_bytes(&self) -> usize {
         self.n_tiles() * self.tile_bytes()
     }
 }
 
 /// Packs one tile. `tensor`: all bytes of the weight; `tile`: index within `rows`; `dst`: the tile's bytes, zeroed.
 /// Fails on a scale or float that is infinite or not a number.
-pub fn pack_tile(row: &PackRow, decl: &WeightDecl, rows: WeightRows, tensor: &[u8], tile: usize, dst: &mut [u8]) -> Result<(), BackendError> {
+pub(crate) fn pack_tile(
+    row: &PackRow,
+    decl: &WeightDecl,
+    rows: WeightRows,
+    tensor: &[u8],
+    tile: usize,
+    dst: &mut [u8],
+) -> Result<(), BackendError> {
     let format = row.ty.row();
     let (k, block_elems) = (decl.n_in, format.block_elems);
     let row_bytes = k / block_elems * format.block_bytes;

@@ -30,7 +30,11 @@ unsafe fn block(args: &BlockArgs, queries: &[Query]) {
 unsafe fn load<const WIDE: bool>(base: *const u8, idx: usize) -> __m256 {
     // SAFETY: the caller keeps eight elements inside the page.
     unsafe {
-        if WIDE { _mm256_loadu_ps(base.cast::<f32>().add(idx)) } else { _mm256_cvtph_ps(_mm_loadu_si128(base.cast::<u16>().add(idx).cast())) }
+        if WIDE {
+            _mm256_loadu_ps(base.cast::<f32>().add(idx))
+        } else {
+            _mm256_cvtph_ps(_mm_loadu_si128(base.cast::<u16>().add(idx).cast()))
+        }
     }
 }
 

@@ -124,7 +124,7 @@ mod tests {
         let layout = Act8Layout::new(1, 64);
         for isa in Isa::available() {
             let e = select(isa);
-            let mut run = |x: &[f32]| {
+            let run = |x: &[f32]| {
                 let mut buffer = vec![0_u64; layout.n_bytes / 8];
                 // SAFETY: the buffer has the layout's size.
                 let finite = unsafe { (e.quantize_row)(x, buffer.as_mut_ptr().cast(), &layout, 0, 64) };

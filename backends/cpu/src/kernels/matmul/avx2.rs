@@ -116,10 +116,7 @@ unsafe fn f16_pair(p: *const u8) -> Pair {
 unsafe fn i8_pair(p: *const u8) -> Pair {
     // SAFETY: the caller gives 16 readable bytes.
     let bytes = unsafe { _mm_loadu_si128(p.cast()) };
-    [
-        _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes)),
-        _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_unpackhi_epi64(bytes, bytes))),
-    ]
+    [_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes)), _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_unpackhi_epi64(bytes, bytes)))]
 }
 
 #[inline]
@@ -127,10 +124,7 @@ unsafe fn i8_pair(p: *const u8) -> Pair {
 unsafe fn u8_pair(p: *const u8) -> Pair {
     // SAFETY: the caller gives 16 readable bytes.
     let bytes = unsafe { _mm_loadu_si128(p.cast()) };
-    [
-        _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(bytes)),
-        _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_unpackhi_epi64(bytes, bytes))),
-    ]
+    [_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(bytes)), _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_unpackhi_epi64(bytes, bytes)))]
 }
 
 #[inline]

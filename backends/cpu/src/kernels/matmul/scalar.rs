@@ -12,10 +12,7 @@ pub(crate) const IQ4_VALUES: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -1
 pub(super) unsafe fn run(args: &TileArgs, layout: Layout) {
     // SAFETY: the caller's promise covers the tile and `out`.
     let (tile, out) = unsafe {
-        (
-            std::slice::from_raw_parts(args.w, layout.tile_bytes(args.k)),
-            std::slice::from_raw_parts_mut(args.out, args.n_rows * TILE),
-        )
+        (std::slice::from_raw_parts(args.w, layout.tile_bytes(args.k)), std::slice::from_raw_parts_mut(args.out, args.n_rows * TILE))
     };
     out.fill(0.0);
     match layout {
@@ -112,10 +109,9 @@ fn int(tile: &[u8], k: usize, quant: Quant, scales: Scales, q: &[i8], scale: &[f
                         d[r] * f32::from(s[g * TILE + r] as i8),
                         if min { -(dmin[r] * f32::from(s[(groups + g) * TILE + r])) } else { 0.0 },
                     ),
-                    Scales::F32 { min, .. } => (
-                        f32_at(s, (g * TILE + r) * 4),
-                        if min { -f32_at(s, ((groups + g) * TILE + r) * 4) } else { 0.0 },
-                    ),
+                    Scales::F32 { min, .. } => {
+                        (f32_at(s, (g * TILE + r) * 4), if min { -f32_at(s, ((groups + g) * TILE + r) * 4) } else { 0.0 })
+                    }
                 };
                 for (row, out) in out.chunks_exact_mut(TILE).enumerate() {
                     let x = &q[row * k + step * STEP + g * group..][..group];
