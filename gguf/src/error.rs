@@ -283,11 +283,118 @@ pub enum Error {
         available: String,
     },
     /// A writer was given an array whose elements differ in type.
-    #[error("an array of {expected} holds an element of type {found}")]
+    #[error("metadata key `{key}` holds an array of {expected} with an element of type {found}")]
     ArrayElement {
+        /// The key.
+        key: String,
         /// The array's element type.
         expected: ValueType,
         /// The odd element's type.
         found: ValueType,
     },
+    /// A writer was given data of another size than the dimensions ask for.
+    #[error(
+        "tensor `{name}` of type {ty} with dimensions {dims:?} needs {expected} bytes of data, found {found}"
+    )]
+    TensorData {
+        /// The name.
+        name: String,
+        /// Its storage type.
+        ty: TensorType,
+        /// Its dimensions.
+        dims: Vec<u64>,
+        /// Bytes that the dimensions need.
+        expected: u64,
+        /// Bytes given.
+        found: u64,
+    },
+    /// A place outside the set.
+    #[error(
+        "the file says it is number {no} (from 0) of a set of {count}, expected a number below the count and at most {max} files"
+    )]
+    SplitNumber {
+        /// `split.no` in the file.
+        no: u32,
+        /// `split.count` in the file.
+        count: u32,
+        /// Most files in a set.
+        max: u32,
+    },
+    /// A set was opened by a file that isn't its first.
+    #[error(
+        "the file is number {no} (from 0) of a model split over {count} files: open the first one, {first}"
+    )]
+    SplitNotFirst {
+        /// The file's place, from 0.
+        no: u32,
+        /// Files in the set.
+        count: u32,
+        /// Name of the first file.
+        first: String,
+    },
+    /// The file's name doesn't tell those of its siblings.
+    #[error(
+        "the file is the first of {count}, so its name should end in -00001-of-{count:05}.gguf, found {found}: rename it as it was"
+    )]
+    SplitName {
+        /// The name.
+        found: String,
+        /// Files in the set.
+        count: u32,
+    },
+    /// A file of the set that isn't what its name says.
+    #[error(
+        "file {index} (from 0) of a set of {count} says that it is file {found_no} of {found_count}: files of different sets are mixed"
+    )]
+    SplitMember {
+        /// Place in which it was given.
+        index: u32,
+        /// Files given.
+        count: u32,
+        /// Place that it states.
+        found_no: u32,
+        /// Number of files that it states.
+        found_count: u32,
+    },
+    /// A tensor in two files of the set.
+    #[error("tensor `{name}` is in two files of the set, {first} and {second} (from 0)")]
+    SplitDuplicate {
+        /// The name.
+        name: String,
+        /// The first file that has it.
+        first: u32,
+        /// The second.
+        second: u32,
+    },
+    /// The files together have another number of tensors than stated.
+    #[error("the files of the set hold {found} tensors together, expected {expected}")]
+    SplitTotal {
+        /// `split.tensors.count` of the first file.
+        expected: u64,
+        /// Tensors found.
+        found: u64,
+    },
+}
+
+/// A name from a file for use in a message: control characters escaped, long ones cut, so that the sentence stays one
+/// and a terminal isn't written to.
+pub(crate) fn shown(name: &str) -> String {
+    const MOST: usize = 80;
+    let mut out: String = name
+        .chars()
+        .take(MOST)
+        .flat_map(char::escape_debug)
+        .collect();
+    if name.chars().nth(MOST).is_some() {
+        out.push_str("...");
+    }
+    out
+}
+
+/// Bytes from a file for use in a message.
+pub(crate) fn shown_bytes(bytes: &[u8]) -> String {
+    const MOST: usize = 40;
+    let head = bytes.get(..MOST).unwrap_or(bytes).escape_ascii();
+    let dots = if bytes.len() > MOST { "..." } else { "" };
+    format!("{head}{dots}")
 }

@@ -1,6 +1,6 @@
 //! The file's key-value pairs: order of the file, lookup by key, typed getters.
 
-use crate::error::Error;
+use crate::error::{Error, shown};
 use crate::value::{Array, Value};
 
 /// The metadata of a file.
@@ -20,9 +20,7 @@ impl<'a> Metadata<'a> {
         let mut last = None;
         for key in by_key.iter().filter_map(|&i| entries.get(i)).map(|e| e.0) {
             if last == Some(key) {
-                return Err(Error::KeyDuplicate {
-                    key: key.to_owned(),
-                });
+                return Err(Error::KeyDuplicate { key: shown(key) });
             }
             last = Some(key);
         }
@@ -64,7 +62,7 @@ impl<'a> Metadata<'a> {
         match pick(value) {
             Some(v) => Ok(Some(v)),
             None => Err(Error::KeyType {
-                key: key.to_owned(),
+                key: shown(key),
                 expected,
                 found: value.to_string(),
             }),
@@ -170,7 +168,5 @@ impl<'a> Metadata<'a> {
 }
 
 fn require<T>(key: &str, value: Option<T>) -> Result<T, Error> {
-    value.ok_or_else(|| Error::KeyMissing {
-        key: key.to_owned(),
-    })
+    value.ok_or_else(|| Error::KeyMissing { key: shown(key) })
 }

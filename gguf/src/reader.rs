@@ -11,7 +11,7 @@
 //! No length or count leads to an allocation before it has been compared with the bytes that remain.
 
 use crate::cursor::{Cursor, Short};
-use crate::error::Error;
+use crate::error::{Error, shown_bytes};
 use crate::metadata::Metadata;
 use crate::tensor::{self, TensorInfo};
 use crate::value::{Value, check_value};
@@ -145,6 +145,17 @@ impl<'a> Gguf<'a> {
         range().unwrap_or(&[])
     }
 
+    /// Number of bytes after the table and the last tensor, where all of them are zero.
+    pub(crate) fn end_zeros(&self) -> Option<u64> {
+        let ends = self
+            .tensors
+            .iter()
+            .map(|t| t.offset.saturating_add(t.n_bytes));
+        let end = ends.max().unwrap_or(self.table_end);
+        let rest = self.bytes.get(usize::try_from(end).ok()?..)?;
+        rest.iter().all(|&b| b == 0).then_some(rest.len() as u64)
+    }
+
     /// Size of the file in bytes.
     pub fn file_len(&self) -> u64 {
         self.bytes.len() as u64
@@ -204,7 +215,7 @@ fn check_magic(bytes: &[u8]) -> Result<(), Error> {
         .iter()
         .find(|(start, _)| bytes.starts_with(start))
         .map_or("", |(_, hint)| hint);
-    let found = bytes.get(..4).unwrap_or(bytes).escape_ascii().to_string();
+    let found = shown_bytes(bytes.get(..4).unwrap_or(bytes));
     Err(Error::NotGguf { found, hint })
 }
 
@@ -255,7 +266,7 @@ fn read_entry<'a>(
     let raw = c.take(found).map_err(in_key)?;
     let key = std::str::from_utf8(raw).map_err(|_| Error::KeyEncoding {
         index,
-        found: raw.escape_ascii().to_string(),
+        found: shown_bytes(raw),
     })?;
     Ok((key, check_value(c, key, file_len)?))
 }

@@ -1,7 +1,7 @@
 //! The tensor table: names, shapes, places, each proven to lie in the file.
 
 use crate::cursor::{Cursor, Short};
-use crate::error::Error;
+use crate::error::{Error, shown, shown_bytes};
 use crate::format::{REMOVED, TensorType};
 
 /// Longest tensor name in bytes.
@@ -91,10 +91,10 @@ pub(crate) fn read_row<'a>(
     let raw_name = c.take(name_len).map_err(in_table)?;
     let name = std::str::from_utf8(raw_name).map_err(|_| Error::TensorNameEncoding {
         index,
-        found: raw_name.escape_ascii().to_string(),
+        found: shown_bytes(raw_name),
     })?;
     let in_row = |short: Short| Error::Truncated {
-        what: format!("the table row of tensor `{name}`"),
+        what: format!("the table row of tensor `{}`", shown(name)),
         needed: short.needed,
         file_len,
     };
@@ -103,7 +103,7 @@ pub(crate) fn read_row<'a>(
     let mut dims = [1u64; MAX_DIMS];
     let n_dims = found as usize;
     let stated = dims.get_mut(..n_dims).ok_or_else(|| Error::TensorDims {
-        name: name.to_owned(),
+        name: shown(name),
         found,
         max: MAX_DIMS as u32,
     })?;
@@ -115,24 +115,7 @@ pub(crate) fn read_row<'a>(
     let ty = TensorType::from_id(id).ok_or_else(|| unknown_type(name, id))?;
     let offset = c.u64().map_err(in_row)?;
 
-    let row = ty.row();
-    let block = row.block_elems as u64;
-    if dims[0].checked_rem(block) != Some(0) {
-        return Err(Error::TensorRow {
-            name: name.to_owned(),
-            ty,
-            expected: block,
-            found: dims[0],
-        });
-    }
-    let n_bytes = product(&dims)
-        .and_then(|n| n.checked_div(block))
-        .and_then(|n| n.checked_mul(row.block_bytes as u64))
-        .ok_or_else(|| Error::TensorSize {
-            name: name.to_owned(),
-            found: dims.to_vec(),
-            file_len,
-        })?;
+    let n_bytes = blocks_bytes(name, ty, &dims, file_len)?;
     Ok(RawTensor {
         name,
         ty,
@@ -143,8 +126,36 @@ pub(crate) fn read_row<'a>(
     })
 }
 
+/// Bytes of a tensor: rows must be whole blocks, and the size must fit 64 bits.
+pub(crate) fn blocks_bytes(
+    name: &str,
+    ty: TensorType,
+    dims: &[u64],
+    file_len: u64,
+) -> Result<u64, Error> {
+    let row = ty.row();
+    let block = row.block_elems as u64;
+    let row_elems = dims.first().copied().unwrap_or(1);
+    if row_elems.checked_rem(block) != Some(0) {
+        return Err(Error::TensorRow {
+            name: shown(name),
+            ty,
+            expected: block,
+            found: row_elems,
+        });
+    }
+    product(dims)
+        .and_then(|n| n.checked_div(block))
+        .and_then(|n| n.checked_mul(row.block_bytes as u64))
+        .ok_or_else(|| Error::TensorSize {
+            name: shown(name),
+            found: dims.to_vec(),
+            file_len,
+        })
+}
+
 fn unknown_type(name: &str, id: u32) -> Error {
-    let name = name.to_owned();
+    let name = shown(name);
     match REMOVED.iter().find(|r| r.id == id) {
         Some(r) => Error::TensorTypeRemoved {
             name,
@@ -168,7 +179,7 @@ pub(crate) fn place<'a>(
     for t in raw {
         if t.offset.checked_rem(alignment) != Some(0) {
             return Err(Error::TensorUnaligned {
-                name: t.name.to_owned(),
+                name: shown(t.name),
                 expected: alignment,
                 found: t.offset,
             });
@@ -180,7 +191,9 @@ pub(crate) fn place<'a>(
         let (Some(offset), true) = (offset, available.is_some_and(|n| t.n_bytes <= n)) else {
             let what = format!(
                 "tensor `{}` ({} bytes at offset {} of the data section)",
-                t.name, t.n_bytes, t.offset
+                shown(t.name),
+                t.n_bytes,
+                t.offset
             );
             let needed = data_start
                 .saturating_add(t.offset)
@@ -221,7 +234,7 @@ fn check_overlaps(tensors: &[TensorInfo<'_>]) -> Result<(), Error> {
         // The bounds check has shown that the end lies in the file.
         let end = a.offset.saturating_add(a.n_bytes);
         if end > b.offset {
-            let (first, second) = (a.name.to_owned(), b.name.to_owned());
+            let (first, second) = (shown(a.name), shown(b.name));
             return Err(Error::TensorOverlap {
                 first,
                 second,
@@ -243,9 +256,7 @@ fn index_by_name(tensors: &[TensorInfo<'_>]) -> Result<Vec<usize>, Error> {
         .map(|t| t.name)
     {
         if last == Some(name) {
-            return Err(Error::TensorDuplicate {
-                name: name.to_owned(),
-            });
+            return Err(Error::TensorDuplicate { name: shown(name) });
         }
         last = Some(name);
     }

@@ -5,7 +5,7 @@
 //! and its case to [`read_scalar`].
 
 use crate::cursor::{Cursor, Short};
-use crate::error::Error;
+use crate::error::{Error, shown, shown_bytes};
 use crate::reader::Endian;
 use std::fmt;
 
@@ -181,17 +181,12 @@ impl<'a> Value<'a> {
 /// Type and value on one short line, such as `u32 7` or `array of 3 string`; long strings are cut.
 impl fmt::Display for Value<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const SHOWN: usize = 40;
         let ty = self.value_type();
         match self {
             Self::F32(v) => write!(f, "{ty} {v}"),
             Self::F64(v) => write!(f, "{ty} {v}"),
             Self::Bool(v) => write!(f, "{ty} {v}"),
-            Self::String(v) => {
-                let head = v.get(..SHOWN).unwrap_or(v);
-                let dots = if head.len() < v.len() { "..." } else { "" };
-                write!(f, "{ty} \"{}{dots}\"", head.escape_ascii())
-            }
+            Self::String(v) => write!(f, "{ty} \"{}\"", shown_bytes(v)),
             Self::Array(a) => write!(f, "{ty} of {} {}", a.len(), a.elem_type()),
             _ => write!(f, "{ty} {}", self.as_i128().unwrap_or(0)),
         }
@@ -332,7 +327,7 @@ struct Check<'k> {
 impl Check<'_> {
     fn short(&self, short: Short) -> Error {
         Error::Truncated {
-            what: format!("the value of metadata key `{}`", self.key),
+            what: format!("the value of metadata key `{}`", shown(self.key)),
             needed: short.needed,
             file_len: self.file_len,
         }
@@ -340,7 +335,7 @@ impl Check<'_> {
 
     fn value_type(&self, id: u32) -> Result<ValueType, Error> {
         ValueType::from_id(id).ok_or_else(|| Error::ValueType {
-            key: self.key.to_owned(),
+            key: shown(self.key),
             found: id,
         })
     }
@@ -348,7 +343,7 @@ impl Check<'_> {
     fn bool(&self, byte: u8) -> Result<(), Error> {
         if byte > 1 {
             return Err(Error::Bool {
-                key: self.key.to_owned(),
+                key: shown(self.key),
                 found: byte,
             });
         }
@@ -359,7 +354,7 @@ impl Check<'_> {
     fn array<'a>(&self, c: &mut Cursor<'a>, depth: usize) -> Result<Array<'a>, Error> {
         if depth > MAX_ARRAY_DEPTH {
             return Err(Error::ArrayDepth {
-                key: self.key.to_owned(),
+                key: shown(self.key),
                 max: MAX_ARRAY_DEPTH,
             });
         }
@@ -368,7 +363,7 @@ impl Check<'_> {
         let remaining = c.remaining() as u64;
         let max = remaining.checked_div(elem.min_bytes() as u64).unwrap_or(0);
         if n > max {
-            let what = format!("the array in metadata key `{}`", self.key);
+            let what = format!("the array in metadata key `{}`", shown(self.key));
             return Err(Error::Count {
                 what,
                 found: n,

@@ -222,6 +222,12 @@ pub static REMOVED: [Removed; 8] = [
     },
 ];
 
+/// Reference decode of n blocks of little-endian bytes to n * `block_elems` values.
+pub type Decode = fn(&[u8], &mut [f32]);
+
+/// Reference encode of n * `block_elems` values to n blocks of little-endian bytes.
+pub type Encode = fn(&[f32], &mut [u8]);
+
 /// Facts about a storage type.
 #[derive(Debug, Clone, Copy)]
 pub struct FormatRow {
@@ -233,10 +239,10 @@ pub struct FormatRow {
     pub block_elems: usize,
     /// Bytes of a block.
     pub block_bytes: usize,
-    /// Reference decode: n blocks of little-endian bytes to n * `block_elems` values; bit-equal to the `gguf` package.
-    pub decode: Option<fn(&[u8], &mut [f32])>,
-    /// Reference encode: n * `block_elems` values to n blocks.
-    pub encode: Option<fn(&[f32], &mut [u8])>,
+    /// Reference decode, bit-equal to that of the `gguf` Python package.
+    pub decode: Option<Decode>,
+    /// Reference encode.
+    pub encode: Option<Encode>,
     /// View as 8-bit integers with scales; `None` for types of 16 bits and more and for those without decode.
     pub lattice: Option<LatticeRow>,
     /// Numbers of several bytes inside a block, for swapping the byte order.

@@ -1,6 +1,6 @@
 //! Where tests find their data.
 
-#![allow(dead_code, reason = "each test binary uses a part")]
+#![allow(dead_code, unreachable_pub, reason = "each test binary uses a part")]
 
 use std::path::{Path, PathBuf};
 
