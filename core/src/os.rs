@@ -126,10 +126,7 @@ impl Drop for Region {
         #[cfg(not(unix))]
         // SAFETY: the same pointer and layout as in `new`.
         unsafe {
-            std::alloc::dealloc(
-                self.base.as_ptr(),
-                std::alloc::Layout::from_size_align_unchecked(self.n_bytes, 4096),
-            );
+            std::alloc::dealloc(self.base.as_ptr(), std::alloc::Layout::from_size_align_unchecked(self.n_bytes, 4096));
         }
     }
 }

@@ -112,7 +112,9 @@ fn lives(graph: &VerifiedGraph, shape: StepShape) -> Vec<Option<Life>> {
 fn aliases(graph: &VerifiedGraph, lives: &mut [Option<Life>]) -> Vec<Option<usize>> {
     let mut alias: Vec<Option<usize>> = vec![None; lives.len()];
     for (i, node) in graph.nodes.iter().enumerate() {
-        let (true, Some(&x), [out]) = (node.op.in_place(), node.inputs.first(), &node.outputs[..]) else { continue };
+        let (true, Some(&x), [out]) = (node.op.in_place(), node.inputs.first(), &node.outputs[..]) else {
+            continue;
+        };
         let (x, out) = (x.0 as usize, out.0 as usize);
         let mut root = x;
         while let Some(of) = alias[root] {

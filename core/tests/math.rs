@@ -37,9 +37,7 @@ fn ulp_error(y: f32, want: f64) -> f64 {
     }
     let exponent = ((want.abs() as f32).to_bits() >> 23).max(1) as i32;
     let rounded_up = f64::from(nearest.abs()) > want.abs() && nearest.to_bits() & 0x007f_ffff == 0;
-    let ulp = f64::from_bits(
-        ((1023 - 150 + exponent - i32::from(rounded_up && exponent > 1)) as u64) << 52,
-    );
+    let ulp = f64::from_bits(((1023 - 150 + exponent - i32::from(rounded_up && exponent > 1)) as u64) << 52);
     (f64::from(y) - want).abs() / ulp
 }
 
@@ -48,10 +46,7 @@ fn ref_tanh(x: f64) -> f64 {
     let y = if a < 0.05 {
         // x - x^3/3 + 2x^5/15 - 17x^7/315: the next term is below 2^-53 of the first there.
         let q = a * a;
-        let tail = q
-            * (1.0 / 3.0
-                - q * (2.0 / 15.0
-                    - q * (17.0 / 315.0 - q * (62.0 / 2835.0 - q * 1382.0 / 155_925.0))));
+        let tail = q * (1.0 / 3.0 - q * (2.0 / 15.0 - q * (17.0 / 315.0 - q * (62.0 / 2835.0 - q * 1382.0 / 155_925.0))));
         a - a * tail
     } else {
         1.0 - 2.0 / (double::exp(2.0 * a) + 1.0)
@@ -75,14 +70,7 @@ struct Function {
 }
 
 const FUNCTIONS: [Function; 6] = [
-    Function {
-        name: "exp",
-        run: |x| math::exp(x),
-        reference: double::exp,
-        bound: 1.1,
-        from: -87.336_54,
-        golden: 0x5075_842a_29ba_d2ab,
-    },
+    Function { name: "exp", run: |x| math::exp(x), reference: double::exp, bound: 1.1, from: -87.336_54, golden: 0x5075_842a_29ba_d2ab },
     Function {
         name: "tanh",
         run: |x| math::tanh(x),
@@ -115,14 +103,7 @@ const FUNCTIONS: [Function; 6] = [
         from: -87.3,
         golden: 0x8868_cf72_5749_a1d2,
     },
-    Function {
-        name: "gelu_tanh",
-        run: |x| math::gelu_tanh(x),
-        reference: ref_gelu,
-        bound: 3.0,
-        from: -1.0,
-        golden: 0x2c48_bd80_85dd_88fb,
-    },
+    Function { name: "gelu_tanh", run: |x| math::gelu_tanh(x), reference: ref_gelu, bound: 3.0, from: -1.0, golden: 0x2c48_bd80_85dd_88fb },
 ];
 
 /// Worst error of each function over the inputs whose bit patterns are `first, first + step, ...`.
@@ -141,17 +122,8 @@ fn check_all(first: u32, step: u32) {
             }
             bits = b.checked_add(step);
         }
-        println!(
-            "{}: worst error {:.4} ulp at {:e}",
-            f.name, worst.0, worst.1
-        );
-        assert!(
-            worst.0 <= f.bound,
-            "{} errs by {} ulp at {:e}",
-            f.name,
-            worst.0,
-            worst.1
-        );
+        println!("{}: worst error {:.4} ulp at {:e}", f.name, worst.0, worst.1);
+        assert!(worst.0 <= f.bound, "{} errs by {} ulp at {:e}", f.name, worst.0, worst.1);
     }
 }
 
@@ -169,21 +141,13 @@ fn f32_functions_keep_their_bounds_on_every_input() {
 
 #[test]
 fn f32_exp_near_its_limits() {
-    let around =
-        |x: f32| (-2000i32..=2000).map(move |d| f32::from_bits(x.to_bits().wrapping_add_signed(d)));
-    for x in around(88.722_832)
-        .chain(around(-87.336_54))
-        .chain(around(1e-40))
-        .chain(around(-1e-40))
-    {
+    let around = |x: f32| (-2000i32..=2000).map(move |d| f32::from_bits(x.to_bits().wrapping_add_signed(d)));
+    for x in around(88.722_832).chain(around(-87.336_54)).chain(around(1e-40)).chain(around(-1e-40)) {
         let y = math::exp(x);
         if x < -87.336_54 {
             assert_eq!(y.to_bits(), 0, "exp({x:e}) is flushed to zero");
         } else {
-            assert!(
-                ulp_error(y, double::exp(f64::from(x))) <= 1.1,
-                "exp({x:e}) = {y:e}"
-            );
+            assert!(ulp_error(y, double::exp(f64::from(x))) <= 1.1, "exp({x:e}) = {y:e}");
             assert!(y >= f32::MIN_POSITIVE, "exp({x:e}) = {y:e} is normal");
         }
     }
@@ -228,27 +192,12 @@ fn f32_special_values() {
     ];
     for &(name, f, x, want) in cases {
         let y = f(x);
-        assert!(
-            y.to_bits() == want.to_bits() || (y.is_nan() && want.is_nan()),
-            "{name}({x:e}) = {y:e}, not {want:e}"
-        );
+        assert!(y.to_bits() == want.to_bits() || (y.is_nan() && want.is_nan()), "{name}({x:e}) = {y:e}, not {want:e}");
     }
     // Any payload and either sign of NaN stays a NaN.
-    for bits in [
-        0x7fc0_0000u32,
-        0xffc0_0000,
-        0x7f80_0001,
-        0x7fff_ffff,
-        0xffff_ffff,
-        0x7f80_01ff,
-        0xffaa_aaaa,
-    ] {
+    for bits in [0x7fc0_0000u32, 0xffc0_0000, 0x7f80_0001, 0x7fff_ffff, 0xffff_ffff, 0x7f80_01ff, 0xffaa_aaaa] {
         for f in &FUNCTIONS {
-            assert!(
-                (f.run)(f32::from_bits(bits)).is_nan(),
-                "{} of NaN {bits:08x}",
-                f.name
-            );
+            assert!((f.run)(f32::from_bits(bits)).is_nan(), "{} of NaN {bits:08x}", f.name);
         }
     }
 }
@@ -258,15 +207,9 @@ fn f32_gelu_keeps_its_bound_in_the_negative_tail() {
     let mut x = -1.0f32;
     while x > -10.05 {
         let want = ref_gelu(f64::from(x));
-        let two_u = 2.0
-            * 0.797_884_56
-            * f64::from(x).abs()
-            * (1.0 + 0.044715 * f64::from(x) * f64::from(x));
+        let two_u = 2.0 * 0.797_884_56 * f64::from(x).abs() * (1.0 + 0.044715 * f64::from(x) * f64::from(x));
         let error = ulp_error(math::gelu_tanh(x), want);
-        assert!(
-            error <= 3.0 + 3.0 * two_u,
-            "gelu_tanh({x:e}) errs by {error} ulp"
-        );
+        assert!(error <= 3.0 + 3.0 * two_u, "gelu_tanh({x:e}) errs by {error} ulp");
         x = f32::from_bits(x.to_bits() + 41);
     }
 }
@@ -287,10 +230,7 @@ fn f32_golden_bits() {
         println!("golden {} {:#018x}", f.name, hash.0);
         changed |= hash.0 != f.golden;
     }
-    assert!(
-        !changed,
-        "the bits of an f32 function changed: compare the hashes printed above"
-    );
+    assert!(!changed, "the bits of an f32 function changed: compare the hashes printed above");
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -314,12 +254,7 @@ mod vector {
 
     #[target_feature(enable = "avx2,fma")]
     fn reductions(xs: &[f32], ys: &[f32]) -> [f32; 4] {
-        [
-            math::sum16(xs),
-            math::dot16(xs, ys),
-            math::sum_sq16(xs),
-            math::max16(xs),
-        ]
+        [math::sum16(xs), math::dot16(xs, ys), math::sum_sq16(xs), math::max16(xs)]
     }
 
     fn available() -> bool {
@@ -339,10 +274,7 @@ mod vector {
             unsafe { vector(&xs, &mut out) };
             for (&x, &y) in xs.iter().zip(&out) {
                 let want = scalar(x);
-                assert!(
-                    y.to_bits() == want.to_bits() || (y.is_nan() && want.is_nan()),
-                    "{name}({x:e}): {y:e}, {want:e}"
-                );
+                assert!(y.to_bits() == want.to_bits() || (y.is_nan() && want.is_nan()), "{name}({x:e}): {y:e}, {want:e}");
             }
         }
     }
@@ -358,17 +290,8 @@ mod vector {
             let ys = noise(n, 2);
             // SAFETY: `available` found avx2 and fma.
             let got = unsafe { reductions(&xs, &ys) };
-            let want = [
-                math::sum16(&xs),
-                math::dot16(&xs, &ys),
-                math::sum_sq16(&xs),
-                math::max16(&xs),
-            ];
-            assert_eq!(
-                got.map(f32::to_bits),
-                want.map(f32::to_bits),
-                "{n} elements"
-            );
+            let want = [math::sum16(&xs), math::dot16(&xs, &ys), math::sum_sq16(&xs), math::max16(&xs)];
+            assert_eq!(got.map(f32::to_bits), want.map(f32::to_bits), "{n} elements");
         }
     }
 }
@@ -391,20 +314,8 @@ fn noise(n: usize, seed: u64) -> Vec<f32> {
 }
 
 /// The order that the module states, written out naively.
-fn lanes_by_the_book(
-    xs: &[f32],
-    init: f32,
-    step: impl Fn(f32, f32) -> f32,
-    op: impl Fn(f32, f32) -> f32,
-) -> f32 {
-    let mut lanes: Vec<f32> = (0..16)
-        .map(|lane| {
-            xs.iter()
-                .skip(lane)
-                .step_by(16)
-                .fold(init, |a, &x| step(a, x))
-        })
-        .collect();
+fn lanes_by_the_book(xs: &[f32], init: f32, step: impl Fn(f32, f32) -> f32, op: impl Fn(f32, f32) -> f32) -> f32 {
+    let mut lanes: Vec<f32> = (0..16).map(|lane| xs.iter().skip(lane).step_by(16).fold(init, |a, &x| step(a, x))).collect();
     while lanes.len() > 1 {
         let upper = lanes.split_off(lanes.len() / 2);
         lanes = lanes.iter().zip(&upper).map(|(&a, &b)| op(a, b)).collect();
@@ -421,31 +332,20 @@ fn lanes_follow_the_stated_order() {
         let sum = lanes_by_the_book(&xs, 0.0, |a, x| a + x, |a, b| a + b);
         let sum_sq = lanes_by_the_book(&xs, 0.0, |a, x| x.mul_add(x, a), |a, b| a + b);
         assert_eq!(math::sum16(&xs).to_bits(), sum.to_bits(), "sum of {n}");
-        assert_eq!(
-            math::sum_sq16(&xs).to_bits(),
-            sum_sq.to_bits(),
-            "sum of squares of {n}"
-        );
+        assert_eq!(math::sum_sq16(&xs).to_bits(), sum_sq.to_bits(), "sum of squares of {n}");
         let mut lanes = [0.0f32; 16];
         for (i, (x, y)) in xs.iter().zip(&ys).enumerate() {
             lanes[i % 16] = x.mul_add(*y, lanes[i % 16]);
         }
         let dot = lanes_by_the_book(&lanes, 0.0, |_, x| x, |a, b| a + b);
         assert_eq!(math::dot16(&xs, &ys).to_bits(), dot.to_bits(), "dot of {n}");
-        let max = xs
-            .iter()
-            .copied()
-            .fold(f32::NEG_INFINITY, |a, x| if x > a { x } else { a });
+        let max = xs.iter().copied().fold(f32::NEG_INFINITY, |a, x| if x > a { x } else { a });
         assert_eq!(math::max16(&xs).to_bits(), max.to_bits(), "maximum of {n}");
         for y in [sum, sum_sq, dot, max] {
             hash.f32(y);
         }
     }
-    assert_eq!(
-        hash.0, 0xc4db_eac5_a2fa_8857,
-        "the bits of the lane reductions changed: {:#018x}",
-        hash.0
-    );
+    assert_eq!(hash.0, 0xc4db_eac5_a2fa_8857, "the bits of the lane reductions changed: {:#018x}", hash.0);
 }
 
 #[test]
@@ -457,15 +357,8 @@ fn lanes_special_values() {
         for at in 0..n {
             let mut xs = vec![-1.0f32; n];
             xs[at] = f32::NAN;
-            assert!(
-                math::sum16(&xs).is_nan()
-                    && math::sum_sq16(&xs).is_nan()
-                    && math::dot16(&xs, &xs).is_nan()
-            );
-            assert_eq!(
-                math::max16(&xs),
-                if n == 1 { f32::NEG_INFINITY } else { -1.0 }
-            );
+            assert!(math::sum16(&xs).is_nan() && math::sum_sq16(&xs).is_nan() && math::dot16(&xs, &xs).is_nan());
+            assert_eq!(math::max16(&xs), if n == 1 { f32::NEG_INFINITY } else { -1.0 });
             assert!(!math::all_finite(&xs));
             xs[at] = f32::NEG_INFINITY;
             assert!(!math::all_finite(&xs));
@@ -493,9 +386,7 @@ fn f64_functions_are_within_one_ulp_of_correctly_rounded() {
     for line in include_str!("data/math_f64.txt").lines() {
         let mut fields = line.split(' ');
         let name = fields.next().unwrap();
-        let numbers: Vec<f64> = fields
-            .map(|f| f64::from_bits(u64::from_str_radix(f, 16).unwrap()))
-            .collect();
+        let numbers: Vec<f64> = fields.map(|f| f64::from_bits(u64::from_str_radix(f, 16).unwrap())).collect();
         let (want, args) = numbers.split_last().unwrap();
         let got = match name {
             "exp" => double::exp(args[0]),
@@ -505,21 +396,14 @@ fn f64_functions_are_within_one_ulp_of_correctly_rounded() {
             "cos" => double::sin_cos(args[0]).1,
             other => panic!("no function {other}"),
         };
-        assert!(
-            steps(got, *want) <= 1,
-            "{name}{args:?} = {got:e}, not {want:e}"
-        );
+        assert!(steps(got, *want) <= 1, "{name}{args:?} = {got:e}, not {want:e}");
         n += 1;
         off += steps(got, *want);
         hash.f64(got);
     }
     println!("{n} results, {off} of them one step off");
     assert!(n > 2000, "only {n} results read");
-    assert_eq!(
-        hash.0, 0x9823_897a_a81a_d027,
-        "the bits of an f64 function changed: {:#018x}",
-        hash.0
-    );
+    assert_eq!(hash.0, 0x9823_897a_a81a_d027, "the bits of an f64 function changed: {:#018x}", hash.0);
 }
 
 #[test]
@@ -554,20 +438,13 @@ fn f64_special_values() {
         ("pow 1e-300 1e308", double::pow(1e-300, 1e308), 0.0),
         ("sin inf", double::sin_cos(inf).0, f64::NAN),
         ("cos nan", double::sin_cos(f64::NAN).1, f64::NAN),
-        (
-            "sin 2^52",
-            double::sin_cos(4_503_599_627_370_496.0).0,
-            f64::NAN,
-        ),
+        ("sin 2^52", double::sin_cos(4_503_599_627_370_496.0).0, f64::NAN),
         ("sin 0", double::sin_cos(0.0).0, 0.0),
         ("cos 0", double::sin_cos(0.0).1, 1.0),
         ("sin 5e-324", double::sin_cos(5e-324).0, 5e-324),
     ];
     for &(name, got, want) in cases {
-        assert!(
-            got.to_bits() == want.to_bits() || (got.is_nan() && want.is_nan()),
-            "{name} = {got:e}, not {want:e}"
-        );
+        assert!(got.to_bits() == want.to_bits() || (got.is_nan() && want.is_nan()), "{name} = {got:e}, not {want:e}");
     }
     for e in 32..51 {
         let (sin, cos) = double::sin_cos(f64::from_bits((1023 + e) << 52) * 1.37);
@@ -580,10 +457,7 @@ fn half_precision_conversions_round_to_nearest_even() {
     use half::f16;
     for bits in 0..=u16::MAX {
         let h = f16::from_bits(bits);
-        assert!(
-            h.is_nan() || f16::from_f32(h.to_f32()).to_bits() == bits,
-            "{bits:04x}"
-        );
+        assert!(h.is_nan() || f16::from_f32(h.to_f32()).to_bits() == bits, "{bits:04x}");
     }
     // Midpoints between neighbours go to the even one, their neighbours in f32 to the nearer; all magnitudes, subnormals
     // included. 65520 is the midpoint between the largest f16 and the overflow.

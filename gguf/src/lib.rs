@@ -4,14 +4,7 @@
 //! [`Gguf::parse`] checks everything about a file once; what it returns can be used without further checks.
 #![forbid(unsafe_code)]
 #![deny(clippy::arithmetic_side_effects, clippy::indexing_slicing)]
-#![cfg_attr(
-    test,
-    allow(
-        clippy::arithmetic_side_effects,
-        clippy::indexing_slicing,
-        reason = "a test may panic"
-    )
-)]
+#![cfg_attr(test, allow(clippy::arithmetic_side_effects, clippy::indexing_slicing, reason = "a test may panic"))]
 
 mod cursor;
 mod error;

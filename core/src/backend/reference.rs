@@ -67,7 +67,9 @@ impl Backend for ReferenceBackend {
 
     fn memory(&self, graph: &VerifiedGraph, _: Range<usize>, steps: &[StepShape], _: KvElem) -> BackendMemory {
         // Every value of a step is kept until the next one.
-        let n_rows = |s: &Shape, step: &StepShape| if s.rows == RowsDim::Step { step.max_rows } else { step.max_wanted };
+        let n_rows = |s: &Shape, step: &StepShape| {
+            if s.rows == RowsDim::Step { step.max_rows } else { step.max_wanted }
+        };
         let of_step = |step: &StepShape| graph.values.iter().map(|v| v.shape.cols * n_rows(&v.shape, step) * 4).sum::<usize>();
         BackendMemory { scratch: steps.iter().map(of_step).max().unwrap_or(0), ..BackendMemory::default() }
     }

@@ -171,13 +171,18 @@ impl Graph {
             }
             match &node.op {
                 Op::KvStore(store) => stored[store.layer] = true,
-                Op::Attention(a) if !stored[a.layer] => return Err(GraphError::KvOrder { layer: a.layer }),
+                Op::Attention(a) if !stored[a.layer] => {
+                    return Err(GraphError::KvOrder { layer: a.layer });
+                }
                 Op::Select(Select) if head_start.is_none() => head_start = Some(i),
                 _ => {}
             }
         }
-        let logits = self.logits.filter(|&v| self.shape(v).rows == RowsDim::Wanted && self.shape(v).elem == Elem::F32 && made[v.0 as usize]);
-        let (Some(logits), Some(head_start)) = (logits, head_start) else { return Err(GraphError::NoLogits) };
+        let logits =
+            self.logits.filter(|&v| self.shape(v).rows == RowsDim::Wanted && self.shape(v).elem == Elem::F32 && made[v.0 as usize]);
+        let (Some(logits), Some(head_start)) = (logits, head_start) else {
+            return Err(GraphError::NoLogits);
+        };
         let in_head = |n: &Node| n.outputs.iter().all(|&v| self.shape(v).rows == RowsDim::Wanted);
         if !self.nodes[head_start..].iter().all(in_head) {
             return Err(GraphError::NoLogits);

@@ -179,8 +179,7 @@ impl KvCache {
             let n_pages = (group.blocks_per_seq * spec.n_seq) as u32;
             group.free = (0..n_pages).rev().collect();
         }
-        let tables: Vec<Table> =
-            groups.iter().map(|g| Table { first: 0, pages: Vec::with_capacity(g.blocks_per_seq) }).collect();
+        let tables: Vec<Table> = groups.iter().map(|g| Table { first: 0, pages: Vec::with_capacity(g.blocks_per_seq) }).collect();
         let seqs = (0..spec.n_seq)
             .map(|_| Seq {
                 len: 0,

@@ -11,11 +11,7 @@ const ROUND: f64 = 6_755_399_441_055_744.0;
 /// ln 2 in two pieces.
 const LN2: [f64; 2] = [consts::LN_2, 2.319_046_813_846_299_6e-17];
 /// pi / 2 in three pieces, 160 bits together.
-const FRAC_PI_2: [f64; 3] = [
-    consts::FRAC_PI_2,
-    6.123_233_995_736_766e-17,
-    -1.497_384_904_859_169_8e-33,
-];
+const FRAC_PI_2: [f64; 3] = [consts::FRAC_PI_2, 6.123_233_995_736_766e-17, -1.497_384_904_859_169_8e-33];
 
 /// a + b and its rounding error, for any magnitudes.
 fn two_sum(a: f64, b: f64) -> (f64, f64) {
@@ -93,11 +89,7 @@ pub fn exp(x: f64) -> f64 {
 /// ln x as a pair, relative error about 2^-100; x finite and above 0.
 fn ln_pair(x: f64) -> (f64, f64) {
     const SQRT_HALF_BITS: u64 = 0x3fe6_a09e_667f_3bcd;
-    let (x, bias) = if x < f64::MIN_POSITIVE {
-        (x * 18_014_398_509_481_984.0, -54.0)
-    } else {
-        (x, 0.0)
-    };
+    let (x, bias) = if x < f64::MIN_POSITIVE { (x * 18_014_398_509_481_984.0, -54.0) } else { (x, 0.0) };
     // x = 2^e m with m in [sqrt(1/2), sqrt(2)).
     let bits = x.to_bits().wrapping_sub(SQRT_HALF_BITS);
     let e = (bits.cast_signed() >> 52) as f64 + bias;
@@ -145,11 +137,7 @@ pub fn pow(x: f64, y: f64) -> f64 {
         return 1.0;
     }
     if x == f64::INFINITY || y.is_infinite() {
-        return if (x > 1.0) == (y > 0.0) {
-            f64::INFINITY
-        } else {
-            0.0
-        };
+        return if (x > 1.0) == (y > 0.0) { f64::INFINITY } else { 0.0 };
     }
     let l = ln_pair(x);
     let p = y * l.0;

@@ -21,12 +21,7 @@ fn reduce(mut lanes: [f32; N_LANE], op: impl Fn(f32, f32) -> f32) -> f32 {
 
 /// One pass of `step` over `xs`, lane by lane, then the tree of `op`.
 #[inline(always)]
-fn fold(
-    xs: &[f32],
-    init: f32,
-    step: impl Fn(f32, f32) -> f32,
-    op: impl Fn(f32, f32) -> f32,
-) -> f32 {
+fn fold(xs: &[f32], init: f32, step: impl Fn(f32, f32) -> f32, op: impl Fn(f32, f32) -> f32) -> f32 {
     let mut lanes = [init; N_LANE];
     let (blocks, rest) = xs.as_chunks::<N_LANE>();
     for block in blocks {

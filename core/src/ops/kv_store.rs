@@ -44,7 +44,9 @@ impl OpDef for KvStore {
             }
             let v = &cx.inputs[1][i * nv..][..nv];
             let pos = row.pos[0] as usize;
-            let Some(base) = cx.kv.block(self.layer, row.seq, pos / PAGE) else { continue };
+            let Some(base) = cx.kv.block(self.layer, row.seq, pos / PAGE) else {
+                continue;
+            };
             for head in 0..layout.n_head_kv {
                 let (k, v) = (&k[head * layout.d_k..][..layout.d_k], &v[head * layout.d_v..][..layout.d_v]);
                 // SAFETY: `base` comes from `block`, and this thread alone runs the step.

@@ -64,7 +64,11 @@ impl OpDef for MatMul {
             let w = cx.weight(part.rows.weight)?;
             require("columns of the weight", x.cols, w.n_in)?;
             if part.rows.n == 0 || part.rows.first.checked_add(part.rows.n).is_none_or(|end| end > w.n_out) {
-                return Err(mismatch("rows of the weight", format!("within {}", w.n_out), format!("{} at {}", part.rows.n, part.rows.first)));
+                return Err(mismatch(
+                    "rows of the weight",
+                    format!("within {}", w.n_out),
+                    format!("{} at {}", part.rows.n, part.rows.first),
+                ));
             }
             if let Some(bias) = part.bias {
                 let b = cx.weight(bias)?;

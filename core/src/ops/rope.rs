@@ -19,7 +19,7 @@ pub struct RopeTable {
 impl RopeTable {
     /// Cosine and sine of pair `i` at `pos`. The angle is taken in f64 and rounded once, at the end.
     pub fn eval(&self, pos: u32, i: usize) -> (f32, f32) {
-        let (sin, cos) = math::sin_cos(f64::from(pos) * self.inv_freq[i]);
+        let (sin, cos) = math::double::sin_cos(f64::from(pos) * self.inv_freq[i]);
         let m = f64::from(self.magnitude);
         ((cos * m) as f32, (sin * m) as f32)
     }
@@ -131,9 +131,7 @@ impl OpDef for Rope {
 
     fn eval_ref(&self, cx: &mut RefCx<'_>) {
         cx.outputs[0].copy_from_slice(cx.inputs[0]);
-        for (x, table) in
-            cx.outputs[0].chunks_exact_mut(self.n_head * self.d_head).zip(cx.inputs[1].chunks_exact(self.n_rot))
-        {
+        for (x, table) in cx.outputs[0].chunks_exact_mut(self.n_head * self.d_head).zip(cx.inputs[1].chunks_exact(self.n_rot)) {
             self.eval_row(x, table);
         }
     }
