@@ -8,8 +8,19 @@
 //! `unpack` feeds the packers of the backends: what runs fast and what defines the values share one reading of the bits.
 //! All numbers in blocks are little endian here; [`swap_endian`] brings data of big-endian files into this order.
 
+mod grids;
+mod iq1;
+mod iq2;
+mod iq3;
+mod iq4;
+mod k_encode;
+mod legacy_encode;
+mod mxfp4;
+mod nvfp4;
 mod opaque;
 mod plain;
+mod q2_k;
+mod q3_k;
 mod q4_0;
 mod q4_1;
 mod q4_k;
@@ -18,6 +29,7 @@ mod q5_1;
 mod q5_k;
 mod q6_k;
 mod q8_0;
+mod tq;
 
 use crate::error::Error;
 use std::fmt;
@@ -122,31 +134,31 @@ const TABLE: [FormatRow; N_FORMATS] = [
     q5_1::ROW,
     q8_0::ROW,
     opaque::Q8_1,
-    opaque::opaque(TensorType::Q2_K, "Q2_K", 256, 84, &[]),
-    opaque::opaque(TensorType::Q3_K, "Q3_K", 256, 110, &[]),
+    q2_k::ROW,
+    q3_k::ROW,
     q4_k::ROW,
     q5_k::ROW,
     q6_k::ROW,
     opaque::Q8_K,
-    opaque::opaque(TensorType::IQ2_XXS, "IQ2_XXS", 256, 66, &[]),
-    opaque::opaque(TensorType::IQ2_XS, "IQ2_XS", 256, 74, &[]),
-    opaque::opaque(TensorType::IQ3_XXS, "IQ3_XXS", 256, 98, &[]),
-    opaque::opaque(TensorType::IQ1_S, "IQ1_S", 256, 50, &[]),
-    opaque::opaque(TensorType::IQ4_NL, "IQ4_NL", 32, 18, &[]),
-    opaque::opaque(TensorType::IQ3_S, "IQ3_S", 256, 110, &[]),
-    opaque::opaque(TensorType::IQ2_S, "IQ2_S", 256, 82, &[]),
-    opaque::opaque(TensorType::IQ4_XS, "IQ4_XS", 256, 136, &[]),
+    iq2::XXS,
+    iq2::XS,
+    iq3::XXS,
+    iq1::S,
+    iq4::NL,
+    iq3::S,
+    iq2::S,
+    iq4::XS,
     opaque::I8,
     opaque::I16,
     opaque::I32,
     opaque::I64,
     opaque::F64,
-    opaque::opaque(TensorType::IQ1_M, "IQ1_M", 256, 56, &[]),
+    iq1::M,
     plain::BF16,
-    opaque::opaque(TensorType::TQ1_0, "TQ1_0", 256, 54, &[]),
-    opaque::opaque(TensorType::TQ2_0, "TQ2_0", 256, 66, &[]),
-    opaque::opaque(TensorType::MXFP4, "MXFP4", 32, 17, &[]),
-    opaque::opaque(TensorType::NVFP4, "NVFP4", 64, 36, &[]),
+    tq::TQ1_0,
+    tq::TQ2_0,
+    mxfp4::ROW,
+    nvfp4::ROW,
     opaque::Q1_0,
 ];
 

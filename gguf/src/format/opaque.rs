@@ -9,7 +9,7 @@
 
 use super::{Field, FormatRow, TensorType};
 
-pub(super) const fn opaque(
+const fn opaque(
     ty: TensorType,
     name: &'static str,
     block_elems: usize,
