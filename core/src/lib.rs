@@ -16,3 +16,8 @@ pub mod ops;
 pub mod graph;
 pub mod place;
 pub mod backend;
+pub mod model;
+pub mod arch;
+pub mod plan;
+pub mod engine;
+pub mod session;
