@@ -1,36 +1,24 @@
 //! Chat templates against what jinja2 renders, and against people who type control tokens.
 
-use selvedge_core::template::{
-    ChatTemplate, CivilTime, Clock, Error, RenderRequest, Rendered, TemplateOptions,
-};
+use selvedge_core::template::{ChatTemplate, CivilTime, Clock, Error, RenderRequest, Rendered, TemplateOptions};
 use serde_json::{Value as Json, json};
 use sha2::{Digest, Sha256};
 use std::path::PathBuf;
 
 /// The folder of test data, if it is there.
 fn cases() -> Option<PathBuf> {
-    let folder = std::env::var_os("SELVEDGE_CASES").map_or_else(
-        || PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/cases")),
-        PathBuf::from,
-    );
+    let folder = std::env::var_os("SELVEDGE_CASES")
+        .map_or_else(|| PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/cases")), PathBuf::from);
     if folder.is_dir() {
         return Some(folder);
     }
-    assert!(
-        std::env::var_os("SELVEDGE_REQUIRE_CASES").is_none(),
-        "no cases folder at {}",
-        folder.display()
-    );
+    assert!(std::env::var_os("SELVEDGE_REQUIRE_CASES").is_none(), "no cases folder at {}", folder.display());
     println!("skipped: no cases folder");
     None
 }
 
 fn options() -> TemplateOptions {
-    TemplateOptions {
-        bos: "<BOS>".to_owned(),
-        eos: "<EOS>".to_owned(),
-        tokens: Vec::new(),
-    }
+    TemplateOptions { bos: "<BOS>".to_owned(), eos: "<EOS>".to_owned(), tokens: Vec::new() }
 }
 
 fn template(source: &str) -> ChatTemplate {
@@ -55,10 +43,7 @@ fn case_file(name: &str) -> Option<String> {
 }
 
 fn sha256(text: &str) -> String {
-    Sha256::digest(text)
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect()
+    Sha256::digest(text).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[test]
@@ -75,18 +60,12 @@ fn published_templates_render_as_jinja2_does() {
             let got = template.render(&request(&expected["conversations"][name]));
             match (&got, want["ok"] == true) {
                 // Long texts are given by their hash alone.
-                (Ok(got), true)
-                    if want["text"] == got.text || want["sha256"] == sha256(&got.text) => {}
+                (Ok(got), true) if want["text"] == got.text || want["sha256"] == sha256(&got.text) => {}
                 (Err(_), false) => {}
                 _ => wrong.push(format!("{file} {name}\n got {got:?}\nwant {want}")),
             }
         }
     }
     assert_eq!(n, 105);
-    assert!(
-        wrong.is_empty(),
-        "{} wrong\n{}",
-        wrong.len(),
-        wrong.join("\n")
-    );
+    assert!(wrong.is_empty(), "{} wrong\n{}", wrong.len(), wrong.join("\n"));
 }

@@ -23,11 +23,7 @@ pub(super) struct Params {
 impl Args {
     /// Binds the arguments to the parameters of `of`.
     pub(super) fn params(self, of: &'static str) -> Params {
-        Params {
-            of,
-            positional: self.positional.into_iter(),
-            named: self.named,
-        }
+        Params { of, positional: self.positional.into_iter(), named: self.named }
     }
 }
 
@@ -87,10 +83,7 @@ impl Params {
 
     /// Positional and named arguments that no parameter took.
     pub(super) fn rest(self) -> Args {
-        Args {
-            positional: self.positional.collect(),
-            named: self.named,
-        }
+        Args { positional: self.positional.collect(), named: self.named }
     }
 
     /// Refuses arguments that no parameter took.
@@ -104,10 +97,6 @@ impl Params {
 
     fn wrong<T>(&self, name: &str, expected: &str, found: &Value) -> Result<T, Error> {
         found.defined()?;
-        failed(format!(
-            "{}() needs {expected} as '{name}', not {}",
-            self.of,
-            found.type_name()
-        ))
+        failed(format!("{}() needs {expected} as '{name}', not {}", self.of, found.type_name()))
     }
 }

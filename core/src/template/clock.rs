@@ -41,29 +41,9 @@ impl Clock {
     }
 }
 
-const MONTHS: [&str; 12] = [
-    "January",
-    "February",
-    "March",
-    "April",
-    "May",
-    "June",
-    "July",
-    "August",
-    "September",
-    "October",
-    "November",
-    "December",
-];
-const DAYS: [&str; 7] = [
-    "Sunday",
-    "Monday",
-    "Tuesday",
-    "Wednesday",
-    "Thursday",
-    "Friday",
-    "Saturday",
-];
+const MONTHS: [&str; 12] =
+    ["January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November", "December"];
+const DAYS: [&str; 7] = ["Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"];
 
 impl CivilTime {
     /// Reads ISO 8601: `2025-03-07`, `2025-03-07T09:05`, `2025-03-07T09:05:00`, with a space for the `T` and
@@ -74,9 +54,7 @@ impl CivilTime {
             None => (text, "00:00"),
         };
         let number = |text: &str, width: usize| {
-            (text.len() == width && text.bytes().all(|b| b.is_ascii_digit()))
-                .then(|| text.parse::<u32>().ok())
-                .flatten()
+            (text.len() == width && text.bytes().all(|b| b.is_ascii_digit())).then(|| text.parse::<u32>().ok()).flatten()
         };
         let mut date = date.split('-');
         let year = number(date.next()?, 4)?;
@@ -89,15 +67,7 @@ impl CivilTime {
         let second = time.next().map_or(Some(0), |second| number(second, 2))?;
         let digits = &fraction[..fraction.len().min(6)];
         let microsecond = number(digits, digits.len())? * 10_u32.pow(6 - digits.len() as u32);
-        let time = CivilTime {
-            year: year as i32,
-            month,
-            day,
-            hour,
-            minute,
-            second,
-            microsecond,
-        };
+        let time = CivilTime { year: year as i32, month, day, hour, minute, second, microsecond };
         let exists = date.next().is_none()
             && fraction.bytes().all(|b| b.is_ascii_digit())
             && year >= 1
@@ -123,20 +93,13 @@ impl CivilTime {
 
     /// Days before this one in its year.
     fn day_of_year(self) -> u32 {
-        (1..self.month)
-            .map(|month| CivilTime { month, ..self }.days_in_month())
-            .sum::<u32>()
-            + self.day
-            - 1
+        (1..self.month).map(|month| CivilTime { month, ..self }.days_in_month()).sum::<u32>() + self.day - 1
     }
 
     /// Days since 1970-01-01.
     fn day_number(self) -> i64 {
         let before = i64::from(self.year) - 1;
-        before * 365 + before.div_euclid(4) - before.div_euclid(100)
-            + before.div_euclid(400)
-            + i64::from(self.day_of_year())
-            - 719_162
+        before * 365 + before.div_euclid(4) - before.div_euclid(100) + before.div_euclid(400) + i64::from(self.day_of_year()) - 719_162
     }
 
     /// 0 is Sunday.
@@ -162,34 +125,16 @@ impl CivilTime {
         let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
         let from_march = (5 * of_year + 2) / 153;
         let day = (of_year - (153 * from_march + 2) / 5 + 1) as u32;
-        let month = if from_march < 10 {
-            from_march + 3
-        } else {
-            from_march - 9
-        } as u32;
+        let month = if from_march < 10 { from_march + 3 } else { from_march - 9 } as u32;
         let year = (year_of_era + era * 400 + i64::from(month <= 2)) as i32;
-        CivilTime {
-            year,
-            month,
-            day,
-            hour: 0,
-            minute: 0,
-            second: 0,
-            microsecond: 0,
-        }
+        CivilTime { year, month, day, hour: 0, minute: 0, second: 0, microsecond: 0 }
     }
 
     /// The time in UTC, `seconds` after 1970-01-01.
     fn from_unix(seconds: i64, microsecond: u32) -> Self {
         let of_day = seconds.rem_euclid(86_400) as u32;
         let date = CivilTime::from_days(seconds.div_euclid(86_400));
-        CivilTime {
-            hour: of_day / 3600,
-            minute: of_day / 60 % 60,
-            second: of_day % 60,
-            microsecond,
-            ..date
-        }
+        CivilTime { hour: of_day / 3600, minute: of_day / 60 % 60, second: of_day % 60, microsecond, ..date }
     }
 
     /// What Python's `datetime.strftime` gives on Linux in the C locale, with the flags `-`, `_`, `0`, `^`.
@@ -307,9 +252,7 @@ impl CivilTime {
 /// The system's clock in its time zone; UTC where the zone can't be told.
 /// An operating system's call: it moves to the crate's `os` module when that lands.
 fn local_time() -> CivilTime {
-    let since = std::time::SystemTime::now()
-        .duration_since(std::time::UNIX_EPOCH)
-        .unwrap_or_default();
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     let seconds = i64::try_from(since.as_secs()).unwrap_or(0);
     #[cfg(unix)]
     if let Some(time) = unix_local_time(seconds, since.subsec_micros()) {
@@ -348,23 +291,8 @@ mod tests {
     #[test]
     fn iso_text_is_read_or_refused() {
         let time = CivilTime::parse_iso("2025-03-07T09:05:00").unwrap();
-        assert_eq!(
-            (
-                time.year,
-                time.month,
-                time.day,
-                time.hour,
-                time.minute,
-                time.second
-            ),
-            (2025, 3, 7, 9, 5, 0)
-        );
-        assert_eq!(
-            CivilTime::parse_iso("2025-03-07 09:05:01.25")
-                .unwrap()
-                .microsecond,
-            250_000
-        );
+        assert_eq!((time.year, time.month, time.day, time.hour, time.minute, time.second), (2025, 3, 7, 9, 5, 0));
+        assert_eq!(CivilTime::parse_iso("2025-03-07 09:05:01.25").unwrap().microsecond, 250_000);
         assert_eq!(CivilTime::parse_iso("2024-02-29").unwrap().day, 29);
         for bad in [
             "",
@@ -389,10 +317,7 @@ mod tests {
             let time = CivilTime::from_days(days);
             assert_eq!(time.day_number(), days, "{time:?}");
         }
-        assert_eq!(
-            CivilTime::from_unix(1_741_338_300, 0),
-            CivilTime::parse_iso("2025-03-07T09:05:00").unwrap()
-        );
+        assert_eq!(CivilTime::from_unix(1_741_338_300, 0), CivilTime::parse_iso("2025-03-07T09:05:00").unwrap());
     }
 
     #[test]

@@ -40,9 +40,7 @@ pub enum Error {
         limit: u64,
     },
     /// The model's file has no chat template.
-    #[error(
-        "this model has no chat template: use --raw for plain text, or name a template with --template FILE"
-    )]
+    #[error("this model has no chat template: use --raw for plain text, or name a template with --template FILE")]
     Missing,
     /// The model's file has no chat template of this name.
     #[error("this model has no chat template named '{name}', it has: {found}")]
@@ -77,11 +75,7 @@ impl Error {
             Error::Raised { message, line: 0 } => Error::Raised { message, line },
             Error::Syntax { message, line: 0 } => Error::Syntax { message, line },
             Error::Failed { message, line: 0 } => Error::Failed { message, line },
-            Error::Limit {
-                what,
-                limit,
-                line: 0,
-            } => Error::Limit { what, limit, line },
+            Error::Limit { what, limit, line: 0 } => Error::Limit { what, limit, line },
             other => other,
         }
     }
@@ -89,8 +83,5 @@ impl Error {
 
 /// A failure whose line the evaluator adds.
 pub(super) fn failed<T>(message: impl Into<String>) -> Result<T, Error> {
-    Err(Error::Failed {
-        line: 0,
-        message: message.into(),
-    })
+    Err(Error::Failed { line: 0, message: message.into() })
 }

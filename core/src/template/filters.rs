@@ -22,12 +22,7 @@ pub(super) fn exists(name: &str) -> bool {
 }
 
 /// `value | name(args)`.
-pub(super) fn apply(
-    name: &str,
-    value: Value,
-    args: Args,
-    budget: &mut Budget,
-) -> Result<Value, Error> {
+pub(super) fn apply(name: &str, value: Value, args: Args, budget: &mut Budget) -> Result<Value, Error> {
     let Some((name, filter)) = find(name) else {
         return failed(format!("there is no filter named '{name}'"));
     };
@@ -63,11 +58,7 @@ static FILTERS: &[(&str, Filter)] = &[
     ("escape", |v, _, b| escape(&v, b)),
     ("first", |v, _, b| match &v {
         Value::Str(_) => ops::item(&v, &Value::Int(0), b),
-        _ => Ok(v
-            .items(b)?
-            .into_iter()
-            .next()
-            .unwrap_or_else(|| Value::undefined("the first item"))),
+        _ => Ok(v.items(b)?.into_iter().next().unwrap_or_else(|| Value::undefined("the first item"))),
     }),
     ("float", |v, p, _| {
         let default = p.optional("default").unwrap_or(Value::Float(0.0));
@@ -82,11 +73,7 @@ static FILTERS: &[(&str, Filter)] = &[
         let args = std::mem::replace(p, Args::default().params("format")).rest();
         let values = match args.positional.is_empty() && !args.named.is_empty() {
             true => {
-                let named = args
-                    .named
-                    .into_iter()
-                    .map(|(name, value)| (Value::str(&name), value))
-                    .collect();
+                let named = args.named.into_iter().map(|(name, value)| (Value::str(&name), value)).collect();
                 vec![Value::dict(named, b)?]
             }
             false => args.positional,
@@ -116,11 +103,7 @@ static FILTERS: &[(&str, Filter)] = &[
     }),
     ("last", |v, _, b| match &v {
         Value::Str(_) => ops::item(&v, &Value::Int(-1), b),
-        _ => Ok(v
-            .items(b)?
-            .into_iter()
-            .next_back()
-            .unwrap_or_else(|| Value::undefined("the last item"))),
+        _ => Ok(v.items(b)?.into_iter().next_back().unwrap_or_else(|| Value::undefined("the last item"))),
     }),
     ("length", |v, _, b| Ok(Value::Int(v.length(b)? as i128))),
     ("list", |v, _, b| {
@@ -159,14 +142,10 @@ static FILTERS: &[(&str, Filter)] = &[
     ("sort", sort),
     ("string", |v, _, b| to_text(&v, b).map(Value::Str)),
     ("sum", |v, p, b| {
-        let attribute = p
-            .optional("attribute")
-            .filter(|a| !matches!(a, Value::None));
+        let attribute = p.optional("attribute").filter(|a| !matches!(a, Value::None));
         let mut sum = p.optional("start").unwrap_or(Value::Int(0));
         for item in v.items(b)? {
-            let item = attribute
-                .as_ref()
-                .map_or(Ok(item.clone()), |attribute| path(&item, attribute, b))?;
+            let item = attribute.as_ref().map_or(Ok(item.clone()), |attribute| path(&item, attribute, b))?;
             sum = ops::binary(super::syntax::BinOp::Add, &sum, &item, b)?;
         }
         Ok(sum)
@@ -175,55 +154,27 @@ static FILTERS: &[(&str, Filter)] = &[
     ("tojson", tojson),
     ("trim", |v, p, b| {
         let (text, chars) = (to_text(&v, b)?, p.text("chars")?);
-        b.step(
-            chars
-                .as_ref()
-                .map_or(0, |chars| chars.len() / 64 * text.len()),
-        )?;
+        b.step(chars.as_ref().map_or(0, |chars| chars.len() / 64 * text.len()))?;
         b.build(text.weight())?;
-        Ok(Value::Str(python::strip(
-            &text,
-            chars.as_ref(),
-            (true, true),
-        )))
+        Ok(Value::Str(python::strip(&text, chars.as_ref(), (true, true))))
     }),
     ("truncate", truncate),
     ("unique", unique),
-    ("upper", |v, _, b| {
-        recased(&v, b, |text| text.map_chars(char::to_uppercase))
-    }),
+    ("upper", |v, _, b| recased(&v, b, |text| text.map_chars(char::to_uppercase))),
     ("urlencode", |v, _, b| urlencode(&v, b)),
     ("wordcount", |v, _, b| {
         let text = to_text(&v, b)?;
         b.scan(text.len())?;
         // Words of letters, digits and underscores, as Python's \w+ finds them.
-        let words = text
-            .as_str()
-            .split(|c: char| !(c.is_alphanumeric() || c == '_'))
-            .filter(|word| !word.is_empty());
+        let words = text.as_str().split(|c: char| !(c.is_alphanumeric() || c == '_')).filter(|word| !word.is_empty());
         Ok(Value::Int(words.count() as i128))
     }),
 ];
 
-fn method(
-    value: &Value,
-    name: &str,
-    positional: Vec<Value>,
-    b: &mut Budget,
-) -> Result<Value, Error> {
+fn method(value: &Value, name: &str, positional: Vec<Value>, b: &mut Budget) -> Result<Value, Error> {
     match python::method(value, name) {
-        Some(method) => (method.call)(
-            value,
-            Args {
-                positional,
-                named: Vec::new(),
-            },
-            b,
-        ),
-        None => failed(format!(
-            "'{} object' has no method '{name}'",
-            value.type_name()
-        )),
+        Some(method) => (method.call)(value, Args { positional, named: Vec::new() }, b),
+        None => failed(format!("'{} object' has no method '{name}'", value.type_name())),
     }
 }
 
@@ -236,17 +187,9 @@ fn recased(v: &Value, b: &mut Budget, map: impl Fn(&Text) -> Text) -> Result<Val
 }
 
 fn default(v: Value, p: &mut Params, _: &mut Budget) -> Result<Value, Error> {
-    let default = p
-        .optional("default_value")
-        .unwrap_or_else(|| Value::str(""));
+    let default = p.optional("default_value").unwrap_or_else(|| Value::str(""));
     let falsy = p.flag("boolean", false);
-    Ok(
-        if matches!(v, Value::Undefined(_)) || (falsy && !v.truth()) {
-            default
-        } else {
-            v
-        },
-    )
+    Ok(if matches!(v, Value::Undefined(_)) || (falsy && !v.truth()) { default } else { v })
 }
 
 /// The value at an attribute's path: `a.b.0`, or a number.
@@ -284,37 +227,21 @@ fn map(v: Value, p: &mut Params, b: &mut Budget) -> Result<Value, Error> {
         args.positional.remove(0);
         for item in &mut items {
             b.step(args.positional.len() + args.named.len())?;
-            let args = Args {
-                positional: args.positional.clone(),
-                named: args.named.clone(),
-            };
+            let args = Args { positional: args.positional.clone(), named: args.named.clone() };
             *item = apply(name.as_str(), item.clone(), args, b)?;
         }
     }
     Value::list(items, b)
 }
 
-fn select(
-    v: Value,
-    p: &mut Params,
-    b: &mut Budget,
-    wanted: bool,
-    by_attribute: bool,
-) -> Result<Value, Error> {
-    let attribute = if by_attribute {
-        Some(p.required("attribute")?)
-    } else {
-        None
-    };
+fn select(v: Value, p: &mut Params, b: &mut Budget, wanted: bool, by_attribute: bool) -> Result<Value, Error> {
+    let attribute = if by_attribute { Some(p.required("attribute")?) } else { None };
     let mut args = std::mem::replace(p, Args::default().params("select")).rest();
     let name = match args.positional.first() {
         None => None,
         Some(Value::Str(name)) => Some(name.clone()),
         Some(other) => {
-            return failed(format!(
-                "select needs the name of a test, not {}",
-                other.type_name()
-            ));
+            return failed(format!("select needs the name of a test, not {}", other.type_name()));
         }
     };
     if name.is_some() {
@@ -323,16 +250,11 @@ fn select(
     let mut kept = Vec::new();
     for item in v.items(b)? {
         b.step(1 + args.positional.len() + args.named.len())?;
-        let of = attribute
-            .as_ref()
-            .map_or(Ok(item.clone()), |attribute| path(&item, attribute, b))?;
+        let of = attribute.as_ref().map_or(Ok(item.clone()), |attribute| path(&item, attribute, b))?;
         let holds = match &name {
             None => of.truth(),
             Some(name) => {
-                let args = Args {
-                    positional: args.positional.clone(),
-                    named: args.named.clone(),
-                };
+                let args = Args { positional: args.positional.clone(), named: args.named.clone() };
                 predicates::holds(name.as_str(), &of, args, b)?
             }
         };
@@ -356,11 +278,7 @@ fn sort_key(value: Value, case_sensitive: bool, b: &mut Budget) -> Result<Value,
 }
 
 /// Sorts, keeping the order of equals, by keys that are compared as Python does.
-fn sorted(
-    mut items: Vec<(Value, Value)>,
-    reverse: bool,
-    b: &mut Budget,
-) -> Result<Vec<Value>, Error> {
+fn sorted(mut items: Vec<(Value, Value)>, reverse: bool, b: &mut Budget) -> Result<Vec<Value>, Error> {
     let mut error = None;
     items.sort_by(|(x, _), (y, _)| {
         if error.is_some() {
@@ -382,27 +300,17 @@ fn sorted(
 fn sort(v: Value, p: &mut Params, b: &mut Budget) -> Result<Value, Error> {
     let reverse = p.flag("reverse", false);
     let case_sensitive = p.flag("case_sensitive", false);
-    let attribute = p
-        .optional("attribute")
-        .filter(|a| !matches!(a, Value::None));
+    let attribute = p.optional("attribute").filter(|a| !matches!(a, Value::None));
     let mut keyed = Vec::new();
     for item in v.items(b)? {
-        keyed.push((
-            attribute_key(&item, attribute.as_ref(), case_sensitive, b)?,
-            item,
-        ));
+        keyed.push((attribute_key(&item, attribute.as_ref(), case_sensitive, b)?, item));
     }
     let items = sorted(keyed, reverse, b)?;
     Value::list(items, b)
 }
 
 /// The key of an item by one or, comma separated, several attributes.
-fn attribute_key(
-    item: &Value,
-    attribute: Option<&Value>,
-    case_sensitive: bool,
-    b: &mut Budget,
-) -> Result<Value, Error> {
+fn attribute_key(item: &Value, attribute: Option<&Value>, case_sensitive: bool, b: &mut Budget) -> Result<Value, Error> {
     match attribute {
         None => sort_key(item.clone(), case_sensitive, b),
         Some(Value::Str(names)) if names.as_str().contains(',') => {
@@ -455,8 +363,7 @@ fn groupby(v: Value, p: &mut Params, b: &mut Budget) -> Result<Value, Error> {
     let mut groups: Vec<(Value, Value, Vec<Value>)> = Vec::new();
     for member in sorted(keyed, false, b)? {
         let mut parts = member.items(b)?.into_iter();
-        let (Some(key), Some(group), Some(item)) = (parts.next(), parts.next(), parts.next())
-        else {
+        let (Some(key), Some(group), Some(item)) = (parts.next(), parts.next(), parts.next()) else {
             continue;
         };
         match groups.last_mut() {
@@ -474,9 +381,7 @@ fn groupby(v: Value, p: &mut Params, b: &mut Budget) -> Result<Value, Error> {
 
 fn unique(v: Value, p: &mut Params, b: &mut Budget) -> Result<Value, Error> {
     let case_sensitive = p.flag("case_sensitive", false);
-    let attribute = p
-        .optional("attribute")
-        .filter(|a| !matches!(a, Value::None));
+    let attribute = p.optional("attribute").filter(|a| !matches!(a, Value::None));
     let mut seen: Vec<Value> = Vec::new();
     let mut kept = Vec::new();
     for item in v.items(b)? {
@@ -495,9 +400,7 @@ fn unique(v: Value, p: &mut Params, b: &mut Budget) -> Result<Value, Error> {
 
 fn extreme(v: Value, p: &mut Params, b: &mut Budget, wanted: Ordering) -> Result<Value, Error> {
     let case_sensitive = p.flag("case_sensitive", false);
-    let attribute = p
-        .optional("attribute")
-        .filter(|a| !matches!(a, Value::None));
+    let attribute = p.optional("attribute").filter(|a| !matches!(a, Value::None));
     let mut best: Option<(Value, Value)> = None;
     for item in v.items(b)? {
         let key = attribute_key(&item, attribute.as_ref(), case_sensitive, b)?;
@@ -509,10 +412,7 @@ fn extreme(v: Value, p: &mut Params, b: &mut Budget, wanted: Ordering) -> Result
             best = Some((key, item));
         }
     }
-    Ok(best.map_or_else(
-        || Value::undefined("the extreme of an empty sequence"),
-        |(_, item)| item,
-    ))
+    Ok(best.map_or_else(|| Value::undefined("the extreme of an empty sequence"), |(_, item)| item))
 }
 
 /// Groups of at most so many, or so many groups: a count that must be at least one.
@@ -525,9 +425,7 @@ fn positive(p: &mut Params, name: &str) -> Result<usize, Error> {
 
 fn batch(v: Value, p: &mut Params, b: &mut Budget) -> Result<Value, Error> {
     let n = positive(p, "linecount")?;
-    let fill = p
-        .optional("fill_with")
-        .filter(|fill| !matches!(fill, Value::None));
+    let fill = p.optional("fill_with").filter(|fill| !matches!(fill, Value::None));
     let items = v.items(b)?;
     let mut rows = Vec::new();
     for row in items.chunks(n) {
@@ -543,9 +441,7 @@ fn batch(v: Value, p: &mut Params, b: &mut Budget) -> Result<Value, Error> {
 
 fn slice(v: Value, p: &mut Params, b: &mut Budget) -> Result<Value, Error> {
     let n = positive(p, "slices")?;
-    let fill = p
-        .optional("fill_with")
-        .filter(|fill| !matches!(fill, Value::None));
+    let fill = p.optional("fill_with").filter(|fill| !matches!(fill, Value::None));
     let items = v.items(b)?;
     b.step(n)?;
     let (each, more) = (items.len() / n, items.len() % n);
@@ -585,9 +481,7 @@ fn int(v: Value, p: &mut Params, _: &mut Budget) -> Result<Value, Error> {
                 _ => &plain,
             };
             match u32::try_from(base) {
-                Ok(base @ 2..=36) => i128::from_str_radix(digits, base)
-                    .ok()
-                    .or_else(|| parse_float(text).and_then(whole)),
+                Ok(base @ 2..=36) => i128::from_str_radix(digits, base).ok().or_else(|| parse_float(text).and_then(whole)),
                 _ => return failed("the base of a whole number is 2 to 36"),
             }
         }
@@ -611,9 +505,7 @@ fn round(v: Value, p: &mut Params, _: &mut Budget) -> Result<Value, Error> {
     let scale = format!("1e{precision}").parse::<f64>().unwrap_or(1.0);
     let rounded = match how.as_ref().map(Text::as_str) {
         // The decimal expansion is exact, so this rounds the number that is there, ties to even, as Python does.
-        None | Some("common") if precision >= 0 => {
-            format!("{f:.*}", precision as usize).parse().unwrap_or(f)
-        }
+        None | Some("common") if precision >= 0 => format!("{f:.*}", precision as usize).parse().unwrap_or(f),
         None | Some("common") => (f * scale).round_ties_even() / scale,
         Some("ceil") => (f * scale).ceil() / scale,
         Some("floor") => (f * scale).floor() / scale,
@@ -669,17 +561,9 @@ fn truncate(v: Value, p: &mut Params, b: &mut Budget) -> Result<Value, Error> {
         return Ok(Value::Str(text));
     }
     let keep = (length - end.as_str().chars().count() as i128).max(0);
-    let cut = text
-        .as_str()
-        .char_indices()
-        .nth(keep as usize)
-        .map_or(text.len(), |(at, _)| at);
+    let cut = text.as_str().char_indices().nth(keep as usize).map_or(text.len(), |(at, _)| at);
     let kept = &text.as_str()[..cut];
-    let cut = if kill_words {
-        cut
-    } else {
-        kept.rfind(' ').unwrap_or(cut)
-    };
+    let cut = if kill_words { cut } else { kept.rfind(' ').unwrap_or(cut) };
     b.build(text.weight() + end.weight())?;
     let mut buf = TextBuf::default();
     buf.push_slice(&text, 0..cut);
@@ -737,10 +621,7 @@ fn tojson(v: Value, p: &mut Params, b: &mut Budget) -> Result<Value, Error> {
                 Some(Text::untrusted(&" ".repeat(n)))
             }
             None => {
-                return failed(format!(
-                    "tojson needs a number or a string as 'indent', not {}",
-                    width.type_name()
-                ));
+                return failed(format!("tojson needs a number or a string as 'indent', not {}", width.type_name()));
             }
         },
     };
@@ -755,15 +636,5 @@ fn tojson(v: Value, p: &mut Params, b: &mut Budget) -> Result<Value, Error> {
         },
     };
     let sort_keys = p.flag("sort_keys", false);
-    json::dumps(
-        &v,
-        &json::Style {
-            indent,
-            separators,
-            ensure_ascii,
-            sort_keys,
-        },
-        b,
-    )
-    .map(Value::Str)
+    json::dumps(&v, &json::Style { indent, separators, ensure_ascii, sort_keys }, b).map(Value::Str)
 }

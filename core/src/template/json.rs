@@ -25,13 +25,7 @@ pub(super) fn dumps(value: &Value, style: &Style, budget: &mut Budget) -> Result
     Ok(buf.finish())
 }
 
-fn write(
-    value: &Value,
-    style: &Style,
-    level: usize,
-    buf: &mut TextBuf,
-    budget: &mut Budget,
-) -> Result<(), Error> {
+fn write(value: &Value, style: &Style, level: usize, buf: &mut TextBuf, budget: &mut Budget) -> Result<(), Error> {
     budget.step(1)?;
     match value {
         Value::None => buf.push_plain("null"),
@@ -41,11 +35,7 @@ fn write(
         Value::Float(f) => buf.push_plain(&float(*f)),
         Value::Str(text) => {
             // An escape of six bytes (twice that for a pair of surrogates) for a character.
-            budget.build(if style.ensure_ascii {
-                6 * text.weight()
-            } else {
-                text.weight()
-            })?;
+            budget.build(if style.ensure_ascii { 6 * text.weight() } else { text.weight() })?;
             string(text, style.ensure_ascii, buf);
         }
         Value::List(list) => {
@@ -78,22 +68,13 @@ fn write(
             buf.push_plain("}");
         }
         other => {
-            return failed(format!(
-                "an object of type {} is not JSON serializable",
-                other.type_name()
-            ));
+            return failed(format!("an object of type {} is not JSON serializable", other.type_name()));
         }
     }
     budget.build(8)
 }
 
-fn before_item(
-    i: usize,
-    style: &Style,
-    level: usize,
-    buf: &mut TextBuf,
-    budget: &mut Budget,
-) -> Result<(), Error> {
+fn before_item(i: usize, style: &Style, level: usize, buf: &mut TextBuf, budget: &mut Budget) -> Result<(), Error> {
     if i > 0 {
         budget.build(style.separators.0.weight() + style.separators.1.weight())?;
         buf.push(&style.separators.0);
@@ -101,18 +82,8 @@ fn before_item(
     line(style, level + 1, buf, budget)
 }
 
-fn after_items(
-    n: usize,
-    style: &Style,
-    level: usize,
-    buf: &mut TextBuf,
-    budget: &mut Budget,
-) -> Result<(), Error> {
-    if n > 0 {
-        line(style, level, buf, budget)
-    } else {
-        Ok(())
-    }
+fn after_items(n: usize, style: &Style, level: usize, buf: &mut TextBuf, budget: &mut Budget) -> Result<(), Error> {
+    if n > 0 { line(style, level, buf, budget) } else { Ok(()) }
 }
 
 fn line(style: &Style, level: usize, buf: &mut TextBuf, budget: &mut Budget) -> Result<(), Error> {
@@ -132,10 +103,7 @@ fn key_text(key: &Value) -> Result<Text, Error> {
         Value::Int(i) => Text::untrusted(&i.to_string()),
         Value::Float(f) => Text::untrusted(&float(*f)),
         other => {
-            return failed(format!(
-                "a key of type {} is not JSON serializable",
-                other.type_name()
-            ));
+            return failed(format!("a key of type {} is not JSON serializable", other.type_name()));
         }
     })
 }

@@ -43,11 +43,7 @@ pub(super) struct Budget {
 impl Budget {
     /// A full allowance.
     pub(super) fn new() -> Self {
-        Budget {
-            steps: MAX_STEPS,
-            built: MAX_BUILT,
-            depth: 0,
-        }
+        Budget { steps: MAX_STEPS, built: MAX_BUILT, depth: 0 }
     }
 
     /// Takes `n` steps: one for an expression or a loop's turn, one for each item that a filter walks.
@@ -95,9 +91,5 @@ impl Budget {
 
 /// A limit passed, at a line that the evaluator adds.
 pub(super) fn limit(what: &'static str, limit: u64) -> Error {
-    Error::Limit {
-        line: 0,
-        what,
-        limit,
-    }
+    Error::Limit { line: 0, what, limit }
 }

@@ -111,14 +111,7 @@ pub struct RenderRequest<'a> {
 impl<'a> RenderRequest<'a> {
     /// A request to answer `messages`: generation prompt, no tools, no variables, the system's clock.
     pub fn new(messages: &'a Json) -> Self {
-        RenderRequest {
-            messages,
-            tools: None,
-            documents: None,
-            add_generation_prompt: true,
-            vars: None,
-            now: Clock::System,
-        }
+        RenderRequest { messages, tools: None, documents: None, add_generation_prompt: true, vars: None, now: Clock::System }
     }
 }
 
@@ -143,19 +136,13 @@ pub struct Rendered {
 impl Rendered {
     /// The pieces of the text with their trust.
     pub fn pieces(&self) -> impl Iterator<Item = (&str, bool)> + '_ {
-        self.spans
-            .iter()
-            .map(|span| (&self.text[span.range.clone()], span.trusted))
+        self.spans.iter().map(|span| (&self.text[span.range.clone()], span.trusted))
     }
 
     /// Whether the bytes of `range` are all trusted, so that a control token spelled there is meant.
     pub fn is_trusted(&self, range: Range<usize>) -> bool {
-        let first = self
-            .spans
-            .partition_point(|span| span.range.end <= range.start);
-        self.spans
-            .get(first)
-            .is_some_and(|span| span.trusted && span.range.end >= range.end)
+        let first = self.spans.partition_point(|span| span.range.end <= range.start);
+        self.spans.get(first).is_some_and(|span| span.trusted && span.range.end >= range.end)
     }
 }
 
@@ -196,21 +183,14 @@ impl ChatTemplate {
         }
         let now = request.now.now();
         on_own_stack(|| match self.render_here(request, now, Some(&Json::Null)) {
-            Err(error @ Error::Failed { .. }) => {
-                self.render_here(request, now, None).map_err(|_| error)
-            }
+            Err(error @ Error::Failed { .. }) => self.render_here(request, now, None).map_err(|_| error),
             other => other,
         })
     }
 
     /// Renders with `absent` for tools and documents that aren't given. `apply_chat_template` passes none, and
     /// templates ask `is not none`; servers leave the variable out, and templates written for those loop over it.
-    fn render_here(
-        &self,
-        request: &RenderRequest<'_>,
-        now: CivilTime,
-        absent: Option<&Json>,
-    ) -> Result<Rendered, Error> {
+    fn render_here(&self, request: &RenderRequest<'_>, now: CivilTime, absent: Option<&Json>) -> Result<Rendered, Error> {
         let mut renderer = Renderer::new(&self.program, now);
         for (name, json) in request.vars.into_iter().flatten() {
             let value = Value::from_json(json, renderer.budget())?;
@@ -225,19 +205,9 @@ impl ChatTemplate {
                 renderer.define(name, value);
             }
         }
-        renderer.define(
-            "add_generation_prompt",
-            Value::Bool(request.add_generation_prompt),
-        );
-        let own = [
-            ("bos_token", &self.options.bos),
-            ("eos_token", &self.options.eos),
-        ];
-        let more = self
-            .options
-            .tokens
-            .iter()
-            .map(|(name, text)| (name.as_str(), text));
+        renderer.define("add_generation_prompt", Value::Bool(request.add_generation_prompt));
+        let own = [("bos_token", &self.options.bos), ("eos_token", &self.options.eos)];
+        let more = self.options.tokens.iter().map(|(name, text)| (name.as_str(), text));
         for (name, text) in own.into_iter().chain(more) {
             renderer.define(name, Value::Str(Text::trusted(text)));
         }
@@ -293,36 +263,18 @@ impl TemplateSources {
     /// # Errors
     /// [`Error::NoSuchName`], [`Error::Missing`].
     pub fn select(&self, name: Option<&str>, tools: bool) -> Result<&str, Error> {
-        let by_name = |name: &str| {
-            self.named
-                .iter()
-                .find(|(n, _)| n == name)
-                .map(|(_, source)| source.as_str())
-        };
+        let by_name = |name: &str| self.named.iter().find(|(n, _)| n == name).map(|(_, source)| source.as_str());
         if let Some(name) = name {
             return by_name(name).ok_or_else(|| Error::NoSuchName {
                 name: name.to_owned(),
-                found: self
-                    .named
-                    .iter()
-                    .map(|(name, _)| name.as_str())
-                    .collect::<Vec<_>>()
-                    .join(", "),
+                found: self.named.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", "),
             });
         }
         let for_tools = if tools { by_name(TOOL_USE) } else { None };
         let only = || {
-            if self.named.len() == 1 {
-                self.named.first().map(|(_, source)| source.as_str())
-            } else {
-                None
-            }
+            if self.named.len() == 1 { self.named.first().map(|(_, source)| source.as_str()) } else { None }
         };
-        for_tools
-            .or(self.plain.as_deref())
-            .or_else(|| by_name("default"))
-            .or_else(only)
-            .ok_or(Error::Missing)
+        for_tools.or(self.plain.as_deref()).or_else(|| by_name("default")).or_else(only).ok_or(Error::Missing)
     }
 }
 
@@ -339,11 +291,7 @@ fn kind(json: &Json) -> String {
 }
 
 fn wrong(what: impl Into<String>, expected: &'static str, found: &Json) -> Error {
-    Error::Request {
-        what: what.into(),
-        expected,
-        found: kind(found),
-    }
+    Error::Request { what: what.into(), expected, found: kind(found) }
 }
 
 fn check_messages(messages: &Json) -> Result<(), Error> {
@@ -357,11 +305,7 @@ fn check_messages(messages: &Json) -> Result<(), Error> {
         match fields.get("role") {
             Some(Json::String(_)) => {}
             other => {
-                return Err(wrong(
-                    format!("messages[{i}].role"),
-                    "a string",
-                    other.unwrap_or(&Json::Null),
-                ));
+                return Err(wrong(format!("messages[{i}].role"), "a string", other.unwrap_or(&Json::Null)));
             }
         }
     }
@@ -375,9 +319,7 @@ fn messages_value(messages: &Json, budget: &mut Budget) -> Result<Value, Error> 
         let mut entries = Vec::new();
         for (key, json) in message.as_object().into_iter().flatten() {
             let value = match json {
-                Json::String(role) if key == "role" && ROLES.contains(&role.as_str()) => {
-                    Value::str(role)
-                }
+                Json::String(role) if key == "role" && ROLES.contains(&role.as_str()) => Value::str(role),
                 _ => Value::from_json(json, budget)?,
             };
             entries.push((Value::Str(Text::untrusted(key)), value));
@@ -398,11 +340,7 @@ fn on_own_stack<T: Send>(work: impl FnOnce() -> Result<T, Error> + Send) -> Resu
             .name("selvedge-template".to_owned())
             .stack_size(limits::STACK_BYTES)
             .spawn_scoped(scope, work)
-            .map_err(|error| Error::Thread {
-                message: error.to_string(),
-            })?;
-        thread
-            .join()
-            .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            .map_err(|error| Error::Thread { message: error.to_string() })?;
+        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     })
 }

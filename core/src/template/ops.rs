@@ -21,9 +21,7 @@ pub(super) fn binary(op: BinOp, a: &Value, b: &Value, budget: &mut Budget) -> Re
             budget.step(x.items().len() + y.items().len())?;
             Value::list([x.items(), y.items()].concat(), budget)
         }
-        (BinOp::Mul, Value::Str(text), n) | (BinOp::Mul, n, Value::Str(text))
-            if n.as_int().is_some() =>
-        {
+        (BinOp::Mul, Value::Str(text), n) | (BinOp::Mul, n, Value::Str(text)) if n.as_int().is_some() => {
             let n = times(n);
             budget.build(text.weight().saturating_mul(n))?;
             budget.step(if text.is_empty() { 0 } else { n })?;
@@ -33,16 +31,11 @@ pub(super) fn binary(op: BinOp, a: &Value, b: &Value, budget: &mut Budget) -> Re
             }
             Ok(Value::Str(buf.finish()))
         }
-        (BinOp::Mul, Value::List(list), n) | (BinOp::Mul, n, Value::List(list))
-            if n.as_int().is_some() =>
-        {
+        (BinOp::Mul, Value::List(list), n) | (BinOp::Mul, n, Value::List(list)) if n.as_int().is_some() => {
             let n = list.items().len().saturating_mul(times(n));
             budget.step(n)?;
             budget.build(n.saturating_mul(ITEM_BYTES))?;
-            Value::list(
-                list.items().iter().cycle().take(n).cloned().collect(),
-                budget,
-            )
+            Value::list(list.items().iter().cycle().take(n).cloned().collect(), budget)
         }
         (BinOp::Rem, Value::Str(format), values) => {
             let values = match values {
@@ -71,11 +64,7 @@ fn numeric(op: BinOp, a: &Value, b: &Value) -> Result<Value, Error> {
     let unsupported = || {
         a.defined()?;
         b.defined()?;
-        let hint = if matches!((a, b), (Value::Str(_), _) | (_, Value::Str(_))) {
-            " (~ joins anything)"
-        } else {
-            ""
-        };
+        let hint = if matches!((a, b), (Value::Str(_), _) | (_, Value::Str(_))) { " (~ joins anything)" } else { "" };
         let sign = match op {
             BinOp::Add => "+",
             BinOp::Sub => "-",
@@ -86,11 +75,7 @@ fn numeric(op: BinOp, a: &Value, b: &Value) -> Result<Value, Error> {
             BinOp::Pow => "**",
             BinOp::Concat => "~",
         };
-        failed(format!(
-            "unsupported operand types for {sign}: '{}' and '{}'{hint}",
-            a.type_name(),
-            b.type_name()
-        ))
+        failed(format!("unsupported operand types for {sign}: '{}' and '{}'{hint}", a.type_name(), b.type_name()))
     };
     let zero = || failed("division by zero");
     if let (Some(x), Some(y)) = (a.as_int(), b.as_int()) {
@@ -102,16 +87,8 @@ fn numeric(op: BinOp, a: &Value, b: &Value) -> Result<Value, Error> {
             BinOp::Div => return Ok(Value::Float(x as f64 / y as f64)),
             BinOp::FloorDiv | BinOp::Rem if y == 0 => return zero(),
             // Python rounds down, and the remainder has the divisor's sign.
-            BinOp::FloorDiv => x
-                .checked_div(y)
-                .map(|q| q - i128::from(x % y != 0 && (x < 0) != (y < 0))),
-            BinOp::Rem => x.checked_rem(y).map(|r| {
-                if r != 0 && (r < 0) != (y < 0) {
-                    r + y
-                } else {
-                    r
-                }
-            }),
+            BinOp::FloorDiv => x.checked_div(y).map(|q| q - i128::from(x % y != 0 && (x < 0) != (y < 0))),
+            BinOp::Rem => x.checked_rem(y).map(|r| if r != 0 && (r < 0) != (y < 0) { r + y } else { r }),
             BinOp::Pow if y < 0 => return float_pow(x as f64, y as f64),
             BinOp::Pow => u32::try_from(y).ok().and_then(|y| x.checked_pow(y)),
             BinOp::Concat => return unsupported(),
@@ -133,11 +110,7 @@ fn numeric(op: BinOp, a: &Value, b: &Value) -> Result<Value, Error> {
         BinOp::FloorDiv => (x / y).floor(),
         BinOp::Rem => {
             let r = x % y;
-            if r != 0.0 && (r < 0.0) != (y < 0.0) {
-                r + y
-            } else {
-                r
-            }
+            if r != 0.0 && (r < 0.0) != (y < 0.0) { r + y } else { r }
         }
         BinOp::Pow => return float_pow(x, y),
         BinOp::Concat => return unsupported(),
@@ -166,15 +139,9 @@ fn float_pow(x: f64, y: f64) -> Result<Value, Error> {
 /// `-a`.
 pub(super) fn negate(a: &Value) -> Result<Value, Error> {
     match (a.as_int(), a.as_float()) {
-        (Some(i), _) => i
-            .checked_neg()
-            .map(Value::Int)
-            .map_or_else(|| failed("a whole number is too large"), Ok),
+        (Some(i), _) => i.checked_neg().map(Value::Int).map_or_else(|| failed("a whole number is too large"), Ok),
         (_, Some(f)) => Ok(Value::Float(-f)),
-        _ => failed(format!(
-            "bad operand type for unary -: '{}'",
-            a.defined()?.type_name()
-        )),
+        _ => failed(format!("bad operand type for unary -: '{}'", a.defined()?.type_name())),
     }
 }
 
@@ -194,19 +161,13 @@ pub(super) fn attribute(value: &Value, name: &str, budget: &mut Budget) -> Resul
 
 fn missing(value: &Value, name: &str) -> Value {
     let name: String = name.chars().take(80).collect();
-    Value::undefined(format!(
-        "'{} object' has no attribute '{name}', which",
-        value.type_name()
-    ))
+    Value::undefined(format!("'{} object' has no attribute '{name}', which", value.type_name()))
 }
 
 fn method_of(value: &Value, name: &str) -> Result<Option<Value>, Error> {
     let is_key = matches!(value, Value::Dict(dict) if dict.get_str(name).is_some());
     if name.starts_with("__") && !is_key {
-        return failed(format!(
-            "access to attribute '{name}' of '{}' object is unsafe",
-            value.type_name()
-        ));
+        return failed(format!("access to attribute '{name}' of '{}' object is unsafe", value.type_name()));
     }
     Ok(python::method(value, name).map(|method| Value::Method(Rc::new(value.clone()), method)))
 }
@@ -216,9 +177,7 @@ pub(super) fn item(value: &Value, key: &Value, budget: &mut Budget) -> Result<Va
     value.defined()?;
     let found = match (value, key) {
         (Value::Dict(dict), key) => dict.get(key).cloned(),
-        (Value::List(list), key) if key.as_int().is_some() => {
-            place(key, list.items().len()).map(|i| list.items()[i].clone())
-        }
+        (Value::List(list), key) if key.as_int().is_some() => place(key, list.items().len()).map(|i| list.items()[i].clone()),
         (Value::Str(text), key) if key.as_int().is_some() => {
             budget.scan(2 * text.len())?;
             let n = text.as_str().chars().count();
@@ -235,10 +194,7 @@ pub(super) fn item(value: &Value, key: &Value, budget: &mut Budget) -> Result<Va
             Some(method) => Ok(method),
             None => Ok(missing(value, name.as_str())),
         },
-        (None, _) => Ok(Value::undefined(format!(
-            "an element of a {}",
-            value.type_name()
-        ))),
+        (None, _) => Ok(Value::undefined(format!("an element of a {}", value.type_name()))),
     }
 }
 
@@ -249,11 +205,7 @@ fn place(key: &Value, n: usize) -> Option<usize> {
 }
 
 /// `value[start:stop:step]`.
-pub(super) fn slice(
-    value: &Value,
-    parts: [Option<Value>; 3],
-    budget: &mut Budget,
-) -> Result<Value, Error> {
+pub(super) fn slice(value: &Value, parts: [Option<Value>; 3], budget: &mut Budget) -> Result<Value, Error> {
     let mut bounds = [None; 3];
     for (bound, part) in bounds.iter_mut().zip(&parts) {
         *bound = match part {
@@ -261,10 +213,7 @@ pub(super) fn slice(
             Some(part) => match part.as_int() {
                 Some(i) => Some(i),
                 None => {
-                    return failed(format!(
-                        "slice indices must be integers, not {}",
-                        part.defined()?.type_name()
-                    ));
+                    return failed(format!("slice indices must be integers, not {}", part.defined()?.type_name()));
                 }
             },
         };
@@ -278,57 +227,33 @@ pub(super) fn slice(
         // Jinja's undefined has no elements, and slicing it is an error.
         Value::Str(_) | Value::List(_) => value.length(budget)? as i128,
         _ => {
-            return failed(format!(
-                "'{}' object can't be sliced",
-                value.defined()?.type_name()
-            ));
+            return failed(format!("'{}' object can't be sliced", value.defined()?.type_name()));
         }
     };
     let (low, high) = if step > 0 { (0, n) } else { (-1, n - 1) };
     let clamp = |i: i128| {
-        if i < 0 {
-            (i.saturating_add(n)).max(low)
-        } else {
-            i.min(high)
-        }
+        if i < 0 { (i.saturating_add(n)).max(low) } else { i.min(high) }
     };
-    let (first, last) = if step > 0 {
-        (start.map_or(0, clamp), stop.map_or(n, clamp))
-    } else {
-        (start.map_or(n - 1, clamp), stop.map_or(-1, clamp))
-    };
+    let (first, last) =
+        if step > 0 { (start.map_or(0, clamp), stop.map_or(n, clamp)) } else { (start.map_or(n - 1, clamp), stop.map_or(-1, clamp)) };
     let count = if step > 0 { last - first } else { first - last };
-    let count = if count <= 0 {
-        0
-    } else {
-        (count - 1) / step.saturating_abs() + 1
-    };
+    let count = if count <= 0 { 0 } else { (count - 1) / step.saturating_abs() + 1 };
     budget.step(count as usize)?;
     let places = (0..count).map(|i| (first + i * step) as usize);
     match value {
         Value::List(list) => Value::list(places.map(|i| list.items()[i].clone()).collect(), budget),
         Value::Str(text) if step == 1 => {
             budget.scan(text.len())?;
-            let byte = |i: i128| {
-                text.as_str()
-                    .char_indices()
-                    .nth(i as usize)
-                    .map_or(text.len(), |(at, _)| at)
-            };
+            let byte = |i: i128| text.as_str().char_indices().nth(i as usize).map_or(text.len(), |(at, _)| at);
             let start = byte(first);
-            let end = if count == 0 {
-                start
-            } else {
-                byte(first + count)
-            };
+            let end = if count == 0 { start } else { byte(first + count) };
             budget.build(text.weight())?;
             Ok(Value::Str(text.slice(start..end)))
         }
         Value::Str(text) => {
             budget.step(text.len())?;
             budget.build(text.weight() + text.len() * ITEM_BYTES)?;
-            let chars: Vec<(char, bool)> =
-                text.chars().map(|(_, c, trusted)| (c, trusted)).collect();
+            let chars: Vec<(char, bool)> = text.chars().map(|(_, c, trusted)| (c, trusted)).collect();
             let mut buf = TextBuf::default();
             places.for_each(|i| buf.push_char(chars[i].0, chars[i].1));
             Ok(Value::Str(buf.finish()))

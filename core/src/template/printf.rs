@@ -63,11 +63,7 @@ pub(super) fn str_format(format: &Text, args: Args, budget: &mut Budget) -> Resu
             }
             _ => match field.parse::<usize>() {
                 Ok(i) => args.positional.get(i),
-                Err(_) => args
-                    .named
-                    .iter()
-                    .find(|(name, _)| **name == *field)
-                    .map(|(_, value)| value),
+                Err(_) => args.named.iter().find(|(name, _)| **name == *field).map(|(_, value)| value),
             },
         };
         let Some(value) = value else {
@@ -78,9 +74,7 @@ pub(super) fn str_format(format: &Text, args: Args, budget: &mut Budget) -> Resu
             "s" => Value::Str(to_text(value, budget)?),
             "r" | "a" => Value::Str(repr(value, budget)?),
             _ => {
-                return failed(format!(
-                    "format() doesn't know the conversion '{conversion}'"
-                ));
+                return failed(format!("format() doesn't know the conversion '{conversion}'"));
             }
         };
         show(&shown, &parse_spec(spec)?, &mut buf, budget)?;
@@ -114,10 +108,7 @@ pub(super) fn percent(format: &Text, values: &[Value], budget: &mut Budget) -> R
             });
             at += end + 2;
         }
-        let mut spec = Spec {
-            align: Some('>'),
-            ..Spec::default()
-        };
+        let mut spec = Spec { align: Some('>'), ..Spec::default() };
         let mut chars = source[at..].char_indices().peekable();
         while let Some((_, c)) = chars.next_if(|(_, c)| "-+ 0#".contains(*c)) {
             match c {
@@ -129,17 +120,12 @@ pub(super) fn percent(format: &Text, values: &[Value], budget: &mut Budget) -> R
             }
         }
         while let Some((_, c)) = chars.next_if(|(_, c)| c.is_ascii_digit()) {
-            spec.width = spec
-                .width
-                .saturating_mul(10)
-                .saturating_add(c as usize - '0' as usize);
+            spec.width = spec.width.saturating_mul(10).saturating_add(c as usize - '0' as usize);
         }
         if chars.next_if(|(_, c)| *c == '.').is_some() {
             let mut precision: usize = 0;
             while let Some((_, c)) = chars.next_if(|(_, c)| c.is_ascii_digit()) {
-                precision = precision
-                    .saturating_mul(10)
-                    .saturating_add(c as usize - '0' as usize);
+                precision = precision.saturating_mul(10).saturating_add(c as usize - '0' as usize);
             }
             spec.precision = Some(precision);
         }
@@ -172,17 +158,12 @@ pub(super) fn percent(format: &Text, values: &[Value], budget: &mut Budget) -> R
             'x' | 'X' | 'o' | 'e' | 'E' | 'f' | 'F' | 'g' | 'G' if number => Some(kind),
             // A character from its number is not made here: it would be text that nobody wrote.
             _ => {
-                return failed(format!(
-                    "the format %{kind} doesn't take {}",
-                    value.type_name()
-                ));
+                return failed(format!("the format %{kind} doesn't take {}", value.type_name()));
             }
         };
         if !number {
             spec.fill = None;
-            spec.align = spec
-                .align
-                .map(|align| if align == '=' { '>' } else { align });
+            spec.align = spec.align.map(|align| if align == '=' { '>' } else { align });
         }
         show(&value, &spec, &mut buf, budget)?;
     }
@@ -220,18 +201,13 @@ fn parse_spec(spec: &str) -> Result<Spec, Error> {
         (out.fill, out.align) = (Some('0'), Some('='));
     }
     while let Some(c) = accept(&mut i, "0123456789") {
-        out.width = out
-            .width
-            .saturating_mul(10)
-            .saturating_add(c as usize - '0' as usize);
+        out.width = out.width.saturating_mul(10).saturating_add(c as usize - '0' as usize);
     }
     out.group = accept(&mut i, ",_");
     if accept(&mut i, ".").is_some() {
         let mut precision: usize = 0;
         while let Some(c) = accept(&mut i, "0123456789") {
-            precision = precision
-                .saturating_mul(10)
-                .saturating_add(c as usize - '0' as usize);
+            precision = precision.saturating_mul(10).saturating_add(c as usize - '0' as usize);
         }
         out.precision = Some(precision);
     }
@@ -243,35 +219,22 @@ fn parse_spec(spec: &str) -> Result<Spec, Error> {
 }
 
 fn show(value: &Value, spec: &Spec, buf: &mut TextBuf, budget: &mut Budget) -> Result<(), Error> {
-    let numeric =
-        value.as_float().is_some() && !(matches!(value, Value::Bool(_)) && spec.kind.is_none());
+    let numeric = value.as_float().is_some() && !(matches!(value, Value::Bool(_)) && spec.kind.is_none());
     let (sign, body) = if numeric && spec.kind != Some('s') {
         number(value, spec)?
     } else if matches!(spec.kind, None | Some('s')) {
         let text = to_text(value, budget)?;
         let keep = spec.precision.unwrap_or(usize::MAX);
-        let end = text
-            .as_str()
-            .char_indices()
-            .nth(keep)
-            .map_or(text.len(), |(at, _)| at);
+        let end = text.as_str().char_indices().nth(keep).map_or(text.len(), |(at, _)| at);
         (String::new(), text.slice(0..end))
     } else {
         value.defined()?;
-        return failed(format!(
-            "the format '{}' doesn't take {}",
-            spec.kind.unwrap_or(' '),
-            value.type_name()
-        ));
+        return failed(format!("the format '{}' doesn't take {}", spec.kind.unwrap_or(' '), value.type_name()));
     };
     let width = sign.chars().count() + body.as_str().chars().count();
     let missing = spec.width.saturating_sub(width);
     let fill = spec.fill.unwrap_or(' ');
-    budget.build(
-        missing
-            .saturating_mul(fill.len_utf8())
-            .saturating_add(body.weight() + sign.len()),
-    )?;
+    budget.build(missing.saturating_mul(fill.len_utf8()).saturating_add(body.weight() + sign.len()))?;
     let (before, inside, after) = match spec.align.unwrap_or(if numeric { '>' } else { '<' }) {
         '<' => (0, 0, missing),
         '^' => (missing / 2, 0, missing - missing / 2),
@@ -289,10 +252,7 @@ fn show(value: &Value, spec: &Spec, buf: &mut TextBuf, budget: &mut Budget) -> R
 
 /// A number's sign (with `0x` and the like) and its digits.
 fn number(value: &Value, spec: &Spec) -> Result<(String, Text), Error> {
-    let negative = value.as_int().map_or_else(
-        || value.as_float().is_some_and(f64::is_sign_negative),
-        |i| i < 0,
-    );
+    let negative = value.as_int().map_or_else(|| value.as_float().is_some_and(f64::is_sign_negative), |i| i < 0);
     let mut sign = match (negative, spec.sign) {
         (true, _) => "-",
         (false, Some('+')) => "+",
@@ -345,27 +305,16 @@ fn number(value: &Value, spec: &Spec) -> Result<(String, Text), Error> {
 fn exponent(number: &str) -> String {
     let (digits, exponent) = number.split_once('e').unwrap_or((number, "0"));
     let exponent: i32 = exponent.parse().unwrap_or(0);
-    format!(
-        "{digits}e{}{:02}",
-        if exponent < 0 { '-' } else { '+' },
-        exponent.abs()
-    )
+    format!("{digits}e{}{:02}", if exponent < 0 { '-' } else { '+' }, exponent.abs())
 }
 
 /// C's `%g`.
 fn general(f: f64, precision: usize) -> String {
     let precision = precision.max(1);
     let scientific = format!("{f:.*e}", precision - 1);
-    let exp: i32 = scientific
-        .split_once('e')
-        .and_then(|(_, exp)| exp.parse().ok())
-        .unwrap_or(0);
+    let exp: i32 = scientific.split_once('e').and_then(|(_, exp)| exp.parse().ok()).unwrap_or(0);
     let trim = |s: &str| {
-        if s.contains('.') {
-            s.trim_end_matches('0').trim_end_matches('.').to_owned()
-        } else {
-            s.to_owned()
-        }
+        if s.contains('.') { s.trim_end_matches('0').trim_end_matches('.').to_owned() } else { s.to_owned() }
     };
     if exp < -4 || exp >= precision as i32 {
         let (digits, exp) = scientific.split_once('e').unwrap_or((&scientific, "0"));
@@ -377,9 +326,7 @@ fn general(f: f64, precision: usize) -> String {
 }
 
 fn grouped(digits: &str, separator: char) -> String {
-    let whole = digits
-        .find(|c: char| !c.is_ascii_digit())
-        .unwrap_or(digits.len());
+    let whole = digits.find(|c: char| !c.is_ascii_digit()).unwrap_or(digits.len());
     let mut out = String::new();
     for (i, c) in digits[..whole].chars().enumerate() {
         if i > 0 && (whole - i).is_multiple_of(3) {

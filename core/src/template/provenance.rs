@@ -28,18 +28,12 @@ pub(super) struct Text {
 impl Text {
     /// Text of the template itself.
     pub(super) fn trusted(text: &str) -> Self {
-        Text {
-            chars: Arc::from(text),
-            marks: Marks::All(true),
-        }
+        Text { chars: Arc::from(text), marks: Marks::All(true) }
     }
 
     /// Text of anybody else.
     pub(super) fn untrusted(text: &str) -> Self {
-        Text {
-            chars: Arc::from(text),
-            marks: Marks::All(false),
-        }
+        Text { chars: Arc::from(text), marks: Marks::All(false) }
     }
 
     /// The string without its marks.
@@ -80,10 +74,7 @@ impl Text {
     }
 
     /// The runs `(range, trusted)` inside `range`, clipped to it.
-    pub(super) fn runs(
-        &self,
-        range: Range<usize>,
-    ) -> impl Iterator<Item = (Range<usize>, bool)> + '_ {
+    pub(super) fn runs(&self, range: Range<usize>) -> impl Iterator<Item = (Range<usize>, bool)> + '_ {
         let (all, runs): (Option<bool>, &[(usize, bool)]) = match &self.marks {
             Marks::All(trusted) => (Some(*trusted), &[]),
             Marks::Runs(runs) => (None, runs),
@@ -91,14 +82,11 @@ impl Text {
         let first = runs.partition_point(|&(end, _)| end <= range.start);
         let mut at = range.start;
         let whole = all.map(|trusted| (range.end, trusted));
-        whole
-            .into_iter()
-            .chain(runs[first..].iter().copied())
-            .map_while(move |(end, trusted)| {
-                let piece = at..end.min(range.end);
-                at = piece.end;
-                (piece.start < piece.end).then_some((piece, trusted))
-            })
+        whole.into_iter().chain(runs[first..].iter().copied()).map_while(move |(end, trusted)| {
+            let piece = at..end.min(range.end);
+            at = piece.end;
+            (piece.start < piece.end).then_some((piece, trusted))
+        })
     }
 
     /// The piece at `range`, which must lie on character borders.
@@ -115,9 +103,7 @@ impl Text {
     pub(super) fn chars(&self) -> impl Iterator<Item = (usize, char, bool)> + '_ {
         self.runs(0..self.len()).flat_map(move |(range, trusted)| {
             let start = range.start;
-            self.chars[range]
-                .char_indices()
-                .map(move |(i, c)| (start + i, c, trusted))
+            self.chars[range].char_indices().map(move |(i, c)| (start + i, c, trusted))
         })
     }
 
@@ -194,10 +180,7 @@ impl TextBuf {
             [(_, trusted)] => Marks::All(*trusted),
             _ => Marks::Runs(self.runs.into()),
         };
-        Text {
-            chars: self.chars.into(),
-            marks,
-        }
+        Text { chars: self.chars.into(), marks }
     }
 
     /// The string and its runs `(end, trusted)`.
@@ -226,14 +209,9 @@ mod tests {
         assert_eq!(text.runs(4..4).count(), 0);
         let piece = text.slice(1..7);
         assert_eq!(piece.as_str(), "a>béc");
-        assert_eq!(
-            piece.runs(0..piece.len()).collect::<Vec<_>>(),
-            [(0..2, true), (2..6, false)]
-        );
+        assert_eq!(piece.runs(0..piece.len()).collect::<Vec<_>>(), [(0..2, true), (2..6, false)]);
         let chars: Vec<_> = piece.chars().map(|(_, c, trusted)| (c, trusted)).collect();
         assert_eq!(chars[1..3], [('>', true), ('b', false)]);
-        assert!(
-            !text.is_trusted() && text.slice(0..3).is_trusted() && text.slice(3..3).is_trusted()
-        );
+        assert!(!text.is_trusted() && text.slice(0..3).is_trusted() && text.slice(3..3).is_trusted());
     }
 }

@@ -24,11 +24,7 @@ pub(super) fn to_text(value: &Value, budget: &mut Budget) -> Result<Text, Error>
 }
 
 /// Appends what `repr()` gives.
-pub(super) fn repr_into(
-    value: &Value,
-    buf: &mut TextBuf,
-    budget: &mut Budget,
-) -> Result<(), Error> {
+pub(super) fn repr_into(value: &Value, buf: &mut TextBuf, budget: &mut Budget) -> Result<(), Error> {
     budget.step(1)?;
     let before = buf.len();
     match value {
@@ -85,19 +81,11 @@ pub(super) fn float_repr(f: f64) -> String {
         return format!("{digits}e{sign}{:02}", exponent.abs());
     }
     let plain = format!("{f}");
-    if plain.contains('.') {
-        plain
-    } else {
-        plain + ".0"
-    }
+    if plain.contains('.') { plain } else { plain + ".0" }
 }
 
 fn repr_str(text: &Text, buf: &mut TextBuf) {
-    let quote = if text.as_str().contains('\'') && !text.as_str().contains('"') {
-        '"'
-    } else {
-        '\''
-    };
+    let quote = if text.as_str().contains('\'') && !text.as_str().contains('"') { '"' } else { '\'' };
     let quote_str = if quote == '"' { "\"" } else { "'" };
     buf.push_plain(quote_str);
     for (_, c, trusted) in text.chars() {
@@ -157,9 +145,7 @@ pub(super) fn method(value: &Value, name: &str) -> Option<&'static Method> {
         Value::List(_) => Of::List,
         _ => return None,
     };
-    METHODS
-        .iter()
-        .find(|method| method.of == of && method.name == name)
+    METHODS.iter().find(|method| method.of == of && method.name == name)
 }
 
 macro_rules! methods {
@@ -305,9 +291,7 @@ static METHODS: &[Method] = methods! {
 };
 
 fn immutable(name: &str) -> Result<Value, Error> {
-    failed(format!(
-        "{name}() would change a value in place, which a template may not"
-    ))
+    failed(format!("{name}() would change a value in place, which a template may not"))
 }
 
 /// The string that a method of strings belongs to.
@@ -319,13 +303,7 @@ fn str_of(value: &Value) -> &Text {
     }
 }
 
-fn none(
-    name: &'static str,
-    value: &Value,
-    args: Args,
-    budget: &mut Budget,
-    map: impl Fn(&Text) -> Text,
-) -> Result<Value, Error> {
+fn none(name: &'static str, value: &Value, args: Args, budget: &mut Budget, map: impl Fn(&Text) -> Text) -> Result<Value, Error> {
     args.params(name).end()?;
     let text = str_of(value);
     // A character's other case has at most three characters.
@@ -362,11 +340,7 @@ pub(super) fn title(text: &Text) -> Text {
     let mut buf = TextBuf::default();
     let mut in_word = false;
     for (_, c, trusted) in text.chars() {
-        let cased: Vec<char> = if in_word {
-            c.to_lowercase().collect()
-        } else {
-            c.to_uppercase().collect()
-        };
+        let cased: Vec<char> = if in_word { c.to_lowercase().collect() } else { c.to_uppercase().collect() };
         in_word = c.is_alphabetic();
         for c in cased {
             buf.push_char(c, trusted);
@@ -389,34 +363,18 @@ pub(super) fn strip(text: &Text, chars: Option<&Text>, (start, end): (bool, bool
     text.slice(stop - rest.len()..stop)
 }
 
-fn strip_method(
-    value: &Value,
-    args: Args,
-    budget: &mut Budget,
-    name: &'static str,
-    sides: (bool, bool),
-) -> Result<Value, Error> {
+fn strip_method(value: &Value, args: Args, budget: &mut Budget, name: &'static str, sides: (bool, bool)) -> Result<Value, Error> {
     let mut p = args.params(name);
     let chars = p.text("chars")?;
     p.end()?;
     let text = str_of(value);
-    budget.step(
-        chars
-            .as_ref()
-            .map_or(0, |chars| chars.len() / 64 * text.len()),
-    )?;
+    budget.step(chars.as_ref().map_or(0, |chars| chars.len() / 64 * text.len()))?;
     budget.build(text.weight())?;
     Ok(Value::Str(strip(text, chars.as_ref(), sides)))
 }
 
 /// `str.replace`.
-pub(super) fn replace(
-    text: &Text,
-    old: &Text,
-    new: &Text,
-    count: Option<i128>,
-    budget: &mut Budget,
-) -> Result<Text, Error> {
+pub(super) fn replace(text: &Text, old: &Text, new: &Text, count: Option<i128>, budget: &mut Budget) -> Result<Text, Error> {
     budget.scan(text.len())?;
     let most = match count {
         Some(count) if count >= 0 => count as usize,
@@ -463,10 +421,7 @@ pub(super) fn items(value: &Value, budget: &mut Budget) -> Result<Value, Error> 
                 .collect::<Result<_, _>>()?;
             Value::list(pairs, budget)
         }
-        _ => failed(format!(
-            "items needs a dict, not {}",
-            value.defined()?.type_name()
-        )),
+        _ => failed(format!("items needs a dict, not {}", value.defined()?.type_name())),
     }
 }
 
@@ -476,11 +431,7 @@ fn count(value: &Value, args: Args, budget: &mut Budget) -> Result<Value, Error>
     let range = bounds(str_of(value), &mut p)?;
     p.end()?;
     budget.scan(str_of(value).len())?;
-    let n = range.map_or(0, |range| {
-        str_of(value).as_str()[range]
-            .matches(needle.as_str())
-            .count()
-    });
+    let n = range.map_or(0, |range| str_of(value).as_str()[range].matches(needle.as_str()).count());
     Ok(Value::Int(n as i128))
 }
 
@@ -493,22 +444,11 @@ fn bounds(text: &Text, p: &mut Params) -> Result<Option<Range<usize>>, Error> {
     let n = text.as_str().chars().count() as i128;
     let clamp = |i: i128| if i < 0 { (i + n).max(0) } else { i };
     let (start, end) = (clamp(start.unwrap_or(0)), clamp(end.unwrap_or(n)).min(n));
-    let byte = |i: i128| {
-        text.as_str()
-            .char_indices()
-            .nth(i as usize)
-            .map_or(text.len(), |(at, _)| at)
-    };
+    let byte = |i: i128| text.as_str().char_indices().nth(i as usize).map_or(text.len(), |(at, _)| at);
     Ok((start <= end).then(|| byte(start)..byte(end)))
 }
 
-fn find(
-    value: &Value,
-    args: Args,
-    budget: &mut Budget,
-    name: &'static str,
-    last: bool,
-) -> Result<Value, Error> {
+fn find(value: &Value, args: Args, budget: &mut Budget, name: &'static str, last: bool) -> Result<Value, Error> {
     let mut p = args.params(name);
     let needle = p.required_text("sub")?;
     let text = str_of(value);
@@ -517,11 +457,7 @@ fn find(
     budget.scan(2 * text.len())?;
     let found = range.and_then(|range| {
         let within = &text.as_str()[range.clone()];
-        let at = if last {
-            within.rfind(needle.as_str())
-        } else {
-            within.find(needle.as_str())
-        };
+        let at = if last { within.rfind(needle.as_str()) } else { within.find(needle.as_str()) };
         at.map(|at| text.as_str()[..range.start + at].chars().count() as i128)
     });
     match found {
@@ -531,13 +467,7 @@ fn find(
     }
 }
 
-fn affix(
-    value: &Value,
-    args: Args,
-    budget: &mut Budget,
-    name: &'static str,
-    holds: fn(&str, &str) -> bool,
-) -> Result<Value, Error> {
+fn affix(value: &Value, args: Args, budget: &mut Budget, name: &'static str, holds: fn(&str, &str) -> bool) -> Result<Value, Error> {
     let mut p = args.params(name);
     let affix = p.required("prefix")?;
     let text = str_of(value);
@@ -557,22 +487,14 @@ fn affix(
         match affix {
             Value::Str(affix) => found |= holds(within, affix.as_str()),
             other => {
-                return failed(format!(
-                    "{name}() needs a string, not {}",
-                    other.defined()?.type_name()
-                ));
+                return failed(format!("{name}() needs a string, not {}", other.defined()?.type_name()));
             }
         }
     }
     Ok(Value::Bool(found))
 }
 
-fn every(
-    value: &Value,
-    args: Args,
-    name: &'static str,
-    holds: fn(char) -> bool,
-) -> Result<Value, Error> {
+fn every(value: &Value, args: Args, name: &'static str, holds: fn(char) -> bool) -> Result<Value, Error> {
     args.params(name).end()?;
     let text = str_of(value).as_str();
     Ok(Value::Bool(!text.is_empty() && text.chars().all(holds)))
@@ -583,28 +505,16 @@ fn isascii(value: &Value, args: Args, _: &mut Budget) -> Result<Value, Error> {
     Ok(Value::Bool(str_of(value).as_str().is_ascii()))
 }
 
-fn cased(
-    value: &Value,
-    args: Args,
-    name: &'static str,
-    wanted: fn(char) -> bool,
-    other: fn(char) -> bool,
-) -> Result<Value, Error> {
+fn cased(value: &Value, args: Args, name: &'static str, wanted: fn(char) -> bool, other: fn(char) -> bool) -> Result<Value, Error> {
     args.params(name).end()?;
     let text = str_of(value).as_str();
-    Ok(Value::Bool(
-        text.chars().any(wanted) && !text.chars().any(other),
-    ))
+    Ok(Value::Bool(text.chars().any(wanted) && !text.chars().any(other)))
 }
 
 fn pad(value: &Value, args: Args, budget: &mut Budget, name: &'static str) -> Result<Value, Error> {
     let mut p = args.params(name);
     let width = p.required("width")?.as_int().unwrap_or(0).max(0) as usize;
-    let fill = if name == "zfill" {
-        None
-    } else {
-        p.text("fillchar")?
-    };
+    let fill = if name == "zfill" { None } else { p.text("fillchar")? };
     p.end()?;
     let fill = match (&fill, name) {
         (_, "zfill") => Text::untrusted("0"),
@@ -614,11 +524,7 @@ fn pad(value: &Value, args: Args, budget: &mut Budget, name: &'static str) -> Re
     };
     let text = str_of(value);
     let missing = width.saturating_sub(value.length(budget)?);
-    budget.build(
-        missing
-            .saturating_mul(fill.weight())
-            .saturating_add(text.weight()),
-    )?;
+    budget.build(missing.saturating_mul(fill.weight()).saturating_add(text.weight()))?;
     let (before, after) = match name {
         "ljust" => (0, missing),
         // CPython puts the odd one to the left where the width is odd.
@@ -656,11 +562,7 @@ fn expandtabs(value: &Value, args: Args, budget: &mut Budget) -> Result<Value, E
             }
             '\t' => {}
             _ => {
-                column = if matches!(c, '\n' | '\r') {
-                    0
-                } else {
-                    column + 1
-                };
+                column = if matches!(c, '\n' | '\r') { 0 } else { column + 1 };
                 buf.push_char(c, trusted);
             }
         }
@@ -668,13 +570,7 @@ fn expandtabs(value: &Value, args: Args, budget: &mut Budget) -> Result<Value, E
     Ok(Value::Str(buf.finish()))
 }
 
-fn partition(
-    value: &Value,
-    args: Args,
-    budget: &mut Budget,
-    name: &'static str,
-    last: bool,
-) -> Result<Value, Error> {
+fn partition(value: &Value, args: Args, budget: &mut Budget, name: &'static str, last: bool) -> Result<Value, Error> {
     let mut p = args.params(name);
     let separator = p.required_text("sep")?;
     p.end()?;
@@ -684,20 +580,12 @@ fn partition(
     }
     budget.scan(text.len())?;
     budget.build(text.weight())?;
-    let found = if last {
-        text.as_str().rfind(separator.as_str())
-    } else {
-        text.as_str().find(separator.as_str())
-    };
+    let found = if last { text.as_str().rfind(separator.as_str()) } else { text.as_str().find(separator.as_str()) };
     let empty = Text::trusted("");
     let parts = match found {
         Some(at) => {
             let end = at + separator.len();
-            [
-                text.slice(0..at),
-                text.slice(at..end),
-                text.slice(end..text.len()),
-            ]
+            [text.slice(0..at), text.slice(at..end), text.slice(end..text.len())]
         }
         None if last => [empty.clone(), empty, text.clone()],
         None => [text.clone(), empty.clone(), empty],
@@ -705,13 +593,7 @@ fn partition(
     Value::list(parts.into_iter().map(Value::Str).collect(), budget)
 }
 
-fn split(
-    value: &Value,
-    args: Args,
-    budget: &mut Budget,
-    name: &'static str,
-    last: bool,
-) -> Result<Value, Error> {
+fn split(value: &Value, args: Args, budget: &mut Budget, name: &'static str, last: bool) -> Result<Value, Error> {
     let mut p = args.params(name);
     let (separator, most) = (p.text("sep")?, p.int("maxsplit")?);
     p.end()?;
@@ -729,26 +611,14 @@ fn split(
     budget.step(ranges.len())?;
     // The pieces and their headers.
     budget.build(text.weight() + ranges.len() * ITEM_BYTES)?;
-    Value::list(
-        ranges
-            .into_iter()
-            .map(|range| Value::Str(text.slice(range)))
-            .collect(),
-        budget,
-    )
+    Value::list(ranges.into_iter().map(|range| Value::Str(text.slice(range))).collect(), budget)
 }
 
 fn split_at(text: &str, separator: &str, most: usize, last: bool) -> Vec<Range<usize>> {
     let mut cuts: Vec<usize> = if last {
-        text.rmatch_indices(separator)
-            .take(most)
-            .map(|(at, _)| at)
-            .collect()
+        text.rmatch_indices(separator).take(most).map(|(at, _)| at).collect()
     } else {
-        text.match_indices(separator)
-            .take(most)
-            .map(|(at, _)| at)
-            .collect()
+        text.match_indices(separator).take(most).map(|(at, _)| at).collect()
     };
     if last {
         cuts.reverse();
@@ -768,16 +638,8 @@ fn split_space(text: &str, most: usize, last: bool) -> Vec<Range<usize>> {
     let mut rest = 0..text.len();
     loop {
         let within = &text[rest.clone()];
-        let trimmed = if last {
-            within.trim_end_matches(is_space)
-        } else {
-            within.trim_start_matches(is_space)
-        };
-        rest = if last {
-            rest.start..rest.start + trimmed.len()
-        } else {
-            rest.end - trimmed.len()..rest.end
-        };
+        let trimmed = if last { within.trim_end_matches(is_space) } else { within.trim_start_matches(is_space) };
+        rest = if last { rest.start..rest.start + trimmed.len() } else { rest.end - trimmed.len()..rest.end };
         if trimmed.is_empty() {
             break;
         }
@@ -785,11 +647,7 @@ fn split_space(text: &str, most: usize, last: bool) -> Vec<Range<usize>> {
             ranges.push(rest.clone());
             break;
         }
-        let cut = if last {
-            trimmed.rfind(is_space)
-        } else {
-            trimmed.find(is_space)
-        };
+        let cut = if last { trimmed.rfind(is_space) } else { trimmed.find(is_space) };
         match (cut, last) {
             (None, _) => {
                 ranges.push(rest.clone());
@@ -822,10 +680,7 @@ fn splitlines(value: &Value, args: Args, budget: &mut Budget) -> Result<Value, E
     let mut lines = Vec::new();
     let (mut start, mut chars) = (0, text.as_str().char_indices().peekable());
     while let Some((at, c)) = chars.next() {
-        if !matches!(
-            c,
-            '\n' | '\r' | '\x0b' | '\x0c' | '\x1c'..='\x1e' | '\u{85}' | '\u{2028}' | '\u{2029}'
-        ) {
+        if !matches!(c, '\n' | '\r' | '\x0b' | '\x0c' | '\x1c'..='\x1e' | '\u{85}' | '\u{2028}' | '\u{2029}') {
             continue;
         }
         let mut end = at + c.len_utf8();

@@ -30,10 +30,7 @@ struct Scope {
 
 impl Scope {
     fn inside(parent: &Rc<Scope>) -> Rc<Scope> {
-        Rc::new(Scope {
-            vars: RefCell::default(),
-            parent: Some(Rc::clone(parent)),
-        })
+        Rc::new(Scope { vars: RefCell::default(), parent: Some(Rc::clone(parent)) })
     }
 
     fn set(&self, name: Name, value: Value) {
@@ -108,15 +105,7 @@ pub(super) struct Renderer<'a> {
 }
 
 /// Functions that every template can call; variables of the request hide them.
-const FUNCTIONS: [&str; 7] = [
-    "cycler",
-    "dict",
-    "joiner",
-    "namespace",
-    "raise_exception",
-    "range",
-    "strftime_now",
-];
+const FUNCTIONS: [&str; 7] = ["cycler", "dict", "joiner", "namespace", "raise_exception", "range", "strftime_now"];
 
 impl<'a> Renderer<'a> {
     /// A rendering at the time `now`.
@@ -158,12 +147,7 @@ impl<'a> Renderer<'a> {
         }
     }
 
-    fn body(
-        &mut self,
-        stmts: &'a [Stmt],
-        scope: &Rc<Scope>,
-        out: &mut TextBuf,
-    ) -> Result<Flow, Error> {
+    fn body(&mut self, stmts: &'a [Stmt], scope: &Rc<Scope>, out: &mut TextBuf) -> Result<Flow, Error> {
         self.budget.enter()?;
         for stmt in stmts {
             self.line = stmt.line;
@@ -177,12 +161,7 @@ impl<'a> Renderer<'a> {
         Ok(Flow::On)
     }
 
-    fn stmt(
-        &mut self,
-        stmt: &'a Stmt,
-        scope: &Rc<Scope>,
-        out: &mut TextBuf,
-    ) -> Result<Flow, Error> {
+    fn stmt(&mut self, stmt: &'a Stmt, scope: &Rc<Scope>, out: &mut TextBuf) -> Result<Flow, Error> {
         self.budget.step(1)?;
         match &stmt.kind {
             StmtKind::Raw(text) => self.print(text, out)?,
@@ -253,10 +232,7 @@ impl<'a> Renderer<'a> {
     fn print(&mut self, text: &Text, out: &mut TextBuf) -> Result<(), Error> {
         self.budget.build(text.weight())?;
         if out.len() + text.len() > limits::MAX_OUTPUT {
-            return Err(limit(
-                "the number of bytes printed",
-                limits::MAX_OUTPUT as u64,
-            ));
+            return Err(limit("the number of bytes printed", limits::MAX_OUTPUT as u64));
         }
         out.push(text);
         Ok(())
@@ -270,12 +246,7 @@ impl<'a> Renderer<'a> {
         Ok(Value::Str(buf.finish()))
     }
 
-    fn filtered(
-        &mut self,
-        filter: &'a Expr,
-        input: Value,
-        scope: &Rc<Scope>,
-    ) -> Result<Value, Error> {
+    fn filtered(&mut self, filter: &'a Expr, input: Value, scope: &Rc<Scope>) -> Result<Value, Error> {
         let Expr::Filter(name, inner, args) = filter else {
             return failed("only filters can follow here");
         };
@@ -289,10 +260,7 @@ impl<'a> Renderer<'a> {
 
     fn new_macro(&mut self, decl: usize, scope: &Rc<Scope>) -> Result<Value, Error> {
         self.budget.build(2 * ITEM_BYTES)?;
-        self.macros.push(MacroValue {
-            decl,
-            scope: Rc::clone(scope),
-        });
+        self.macros.push(MacroValue { decl, scope: Rc::clone(scope) });
         Ok(Value::Macro(self.macros.len() - 1))
     }
 
@@ -305,21 +273,14 @@ impl<'a> Renderer<'a> {
             }
             Target::Attr(name, attr) => {
                 let Some(Value::Namespace(id)) = scope.get(*name) else {
-                    return failed(format!(
-                        "only an attribute of a namespace can be set, not of '{}'",
-                        self.program.name(*name)
-                    ));
+                    return failed(format!("only an attribute of a namespace can be set, not of '{}'", self.program.name(*name)));
                 };
                 self.set_in_namespace(id, attr, value)?;
             }
             Target::Tuple(targets) => {
                 let values = value.items(&mut self.budget)?;
                 if values.len() != targets.len() {
-                    return failed(format!(
-                        "{} values can't be unpacked into {} names",
-                        values.len(),
-                        targets.len()
-                    ));
+                    return failed(format!("{} values can't be unpacked into {} names", values.len(), targets.len()));
                 }
                 for (target, value) in targets.iter().zip(values) {
                     self.assign(target, value, scope)?;
@@ -345,22 +306,9 @@ impl<'a> Renderer<'a> {
         self.run_loop(decl, &items, 0, scope, out)
     }
 
-    fn run_loop(
-        &mut self,
-        decl: usize,
-        iterable: &Value,
-        depth: usize,
-        scope: &Rc<Scope>,
-        out: &mut TextBuf,
-    ) -> Result<(), Error> {
+    fn run_loop(&mut self, decl: usize, iterable: &Value, depth: usize, scope: &Rc<Scope>, out: &mut TextBuf) -> Result<(), Error> {
         let program = self.program;
-        let For {
-            target,
-            condition,
-            body,
-            otherwise,
-            ..
-        } = &program.loops[decl];
+        let For { target, condition, body, otherwise, .. } = &program.loops[decl];
         let mut items = iterable.items(&mut self.budget)?;
         if let Some(condition) = condition {
             let mut kept = Vec::new();
@@ -381,15 +329,7 @@ impl<'a> Renderer<'a> {
         let value = Value::Loop(self.loops.len(), self.serial);
         let n = items.len();
         self.budget.build(n * ITEM_BYTES)?;
-        self.loops.push(LoopState {
-            serial: self.serial,
-            decl,
-            items: items.into(),
-            index: 0,
-            depth,
-            seen: None,
-            scope: Rc::clone(scope),
-        });
+        self.loops.push(LoopState { serial: self.serial, decl, items: items.into(), index: 0, depth, seen: None, scope: Rc::clone(scope) });
         let loop_name = program.id("loop");
         for i in 0..n {
             let Some(state) = self.loops.last_mut() else {
@@ -436,11 +376,7 @@ impl<'a> Renderer<'a> {
                 Some(i) => state.items[i].clone(),
                 None => Value::undefined("the item before the first"),
             }),
-            "nextitem" => Ok(state
-                .items
-                .get(i + 1)
-                .cloned()
-                .unwrap_or_else(|| Value::undefined("the item after the last"))),
+            "nextitem" => Ok(state.items.get(i + 1).cloned().unwrap_or_else(|| Value::undefined("the item after the last"))),
             "cycle" => Ok(Value::LoopMethod(at, serial, "cycle")),
             "changed" => Ok(Value::LoopMethod(at, serial, "changed")),
             _ => Ok(Value::undefined(format!("'loop.{name}'"))),
@@ -480,19 +416,11 @@ impl<'a> Renderer<'a> {
             Expr::Neg(inner) => ops::negate(&self.eval(inner, scope)?),
             Expr::And(pair) => {
                 let left = self.eval(&pair.0, scope)?;
-                if left.truth() {
-                    self.eval(&pair.1, scope)
-                } else {
-                    Ok(left)
-                }
+                if left.truth() { self.eval(&pair.1, scope) } else { Ok(left) }
             }
             Expr::Or(pair) => {
                 let left = self.eval(&pair.0, scope)?;
-                if left.truth() {
-                    Ok(left)
-                } else {
-                    self.eval(&pair.1, scope)
-                }
+                if left.truth() { Ok(left) } else { self.eval(&pair.1, scope) }
             }
             Expr::Bin(op, pair) => {
                 let (left, right) = (self.eval(&pair.0, scope)?, self.eval(&pair.1, scope)?);
@@ -527,9 +455,7 @@ impl<'a> Renderer<'a> {
             Expr::Item(pair) => {
                 let (of, key) = (self.eval(&pair.0, scope)?, self.eval(&pair.1, scope)?);
                 match (&of, &key) {
-                    (Value::Namespace(_) | Value::Loop(..), Value::Str(name)) => {
-                        self.attribute(&of, name.as_str())
-                    }
+                    (Value::Namespace(_) | Value::Loop(..), Value::Str(name)) => self.attribute(&of, name.as_str()),
                     _ => ops::item(&of, &key, &mut self.budget),
                 }
             }
@@ -537,10 +463,7 @@ impl<'a> Renderer<'a> {
                 let of = self.eval(&parts.0, scope)?;
                 let mut bounds = [None, None, None];
                 for (bound, part) in bounds.iter_mut().zip(&parts.1) {
-                    *bound = part
-                        .as_ref()
-                        .map(|part| self.eval(part, scope))
-                        .transpose()?;
+                    *bound = part.as_ref().map(|part| self.eval(part, scope)).transpose()?;
                 }
                 ops::slice(&of, bounds, &mut self.budget)
             }
@@ -567,10 +490,7 @@ impl<'a> Renderer<'a> {
         match of {
             Value::Namespace(id) => {
                 let found = self.namespaces[*id].iter().find(|(n, _)| **n == *name);
-                Ok(found.map_or_else(
-                    || Value::undefined(format!("'{name}' in a namespace")),
-                    |(_, value)| value.clone(),
-                ))
+                Ok(found.map_or_else(|| Value::undefined(format!("'{name}' in a namespace")), |(_, value)| value.clone()))
             }
             Value::Loop(at, serial) => self.loop_attribute(*at, *serial, name),
             Value::Helper(id) => Ok(match (&self.helpers[*id], name) {
@@ -586,12 +506,7 @@ impl<'a> Renderer<'a> {
         }
     }
 
-    fn compare(
-        &mut self,
-        first: &'a Expr,
-        rest: &'a [(CmpOp, Expr)],
-        scope: &Rc<Scope>,
-    ) -> Result<Value, Error> {
+    fn compare(&mut self, first: &'a Expr, rest: &'a [(CmpOp, Expr)], scope: &Rc<Scope>) -> Result<Value, Error> {
         let mut left = self.eval(first, scope)?;
         for (op, right) in rest {
             let right = self.eval(right, scope)?;
@@ -619,9 +534,7 @@ impl<'a> Renderer<'a> {
         for arg in args {
             match arg {
                 Arg::Pos(expr) => out.positional.push(self.eval(expr, scope)?),
-                Arg::Named(name, expr) => {
-                    out.named.push((Arc::clone(name), self.eval(expr, scope)?))
-                }
+                Arg::Named(name, expr) => out.named.push((Arc::clone(name), self.eval(expr, scope)?)),
                 Arg::Splat(expr) => {
                     let items = self.eval(expr, scope)?.items(&mut self.budget)?;
                     out.positional.extend(items);
@@ -661,10 +574,7 @@ impl<'a> Renderer<'a> {
             Value::LoopMethod(at, serial, _) => self.loop_changed(*at, *serial, args)?,
             Value::Helper(id) => self.call_helper(*id),
             other => {
-                return failed(format!(
-                    "'{}' object is not callable",
-                    other.defined()?.type_name()
-                ));
+                return failed(format!("'{}' object is not callable", other.defined()?.type_name()));
             }
         };
         self.budget.leave();
@@ -690,9 +600,7 @@ impl<'a> Renderer<'a> {
 
     fn loop_changed(&mut self, at: usize, serial: u64, args: Args) -> Result<Value, Error> {
         let seen = self.loop_state(at, serial)?.seen.clone();
-        let mut same = seen
-            .as_ref()
-            .is_some_and(|seen| seen.len() == args.positional.len());
+        let mut same = seen.as_ref().is_some_and(|seen| seen.len() == args.positional.len());
         for (old, new) in seen.iter().flatten().zip(&args.positional) {
             same = same && old.equals(new, &mut self.budget)?;
         }
@@ -730,10 +638,7 @@ impl<'a> Renderer<'a> {
 
     fn bind(&mut self, decl: &'a Macro, args: Args, scope: &Rc<Scope>) -> Result<(), Error> {
         let name = self.program.name(decl.name);
-        let Args {
-            positional,
-            mut named,
-        } = args;
+        let Args { positional, mut named } = args;
         let n_given = positional.len();
         let mut positional = positional.into_iter();
         for (i, param) in decl.params.iter().enumerate() {
@@ -765,19 +670,13 @@ impl<'a> Renderer<'a> {
         match self.program.id("varargs") {
             Some(id) => scope.set(id, Value::list(extra, &mut self.budget)?),
             None if !extra.is_empty() => {
-                return failed(format!(
-                    "{name}() takes {} arguments, {n_given} were given",
-                    decl.params.len()
-                ));
+                return failed(format!("{name}() takes {} arguments, {n_given} were given", decl.params.len()));
             }
             None => {}
         }
         match (self.program.id("kwargs"), named.first()) {
             (Some(id), _) => {
-                let entries = named
-                    .iter()
-                    .map(|(name, value)| (Value::str(name), value.clone()))
-                    .collect();
+                let entries = named.iter().map(|(name, value)| (Value::str(name), value.clone())).collect();
                 scope.set(id, Value::dict(entries, &mut self.budget)?);
             }
             (None, Some((extra, _))) => {
@@ -795,10 +694,7 @@ impl<'a> Renderer<'a> {
                 let message = to_text(&params.required("message")?, &mut self.budget)?;
                 // What a template says is shown to people: a bound keeps it readable.
                 let message = message.as_str().chars().take(2000).collect();
-                Err(Error::Raised {
-                    message,
-                    line: self.line,
-                })
+                Err(Error::Raised { message, line: self.line })
             }
             "strftime_now" => {
                 let mut params = args.params(name);
@@ -807,11 +703,7 @@ impl<'a> Renderer<'a> {
                 self.budget.build(format.len().saturating_mul(32))?;
                 let time = self.now.strftime(format.as_str());
                 // The clock has no text of its own: the result is as trustworthy as its format.
-                Ok(Value::Str(if format.is_trusted() {
-                    Text::trusted(&time)
-                } else {
-                    Text::untrusted(&time)
-                }))
+                Ok(Value::Str(if format.is_trusted() { Text::trusted(&time) } else { Text::untrusted(&time) }))
             }
             "range" => {
                 let mut params = args.params(name);
@@ -862,28 +754,18 @@ impl<'a> Renderer<'a> {
                         }
                     }
                 }
-                entries.extend(
-                    args.named
-                        .into_iter()
-                        .map(|(name, value)| (Value::str(&name), value)),
-                );
+                entries.extend(args.named.into_iter().map(|(name, value)| (Value::str(&name), value)));
                 Value::dict(entries, &mut self.budget)
             }
             "cycler" => match args.positional.is_empty() {
                 true => failed("cycler() needs an item"),
-                false => self.helper(Helper::Cycler {
-                    items: args.positional,
-                    at: 0,
-                }),
+                false => self.helper(Helper::Cycler { items: args.positional, at: 0 }),
             },
             _ => {
                 let mut params = args.params(name);
                 let separator = params.text("sep")?.unwrap_or_else(|| Text::trusted(", "));
                 params.end()?;
-                self.helper(Helper::Joiner {
-                    separator,
-                    used: false,
-                })
+                self.helper(Helper::Joiner { separator, used: false })
             }
         }
     }
@@ -898,26 +780,12 @@ impl<'a> Renderer<'a> {
         if step == 0 {
             return failed("range() needs a step that is not zero");
         }
-        let span = if step > 0 {
-            stop.saturating_sub(start)
-        } else {
-            start.saturating_sub(stop)
-        };
-        let n = if span <= 0 {
-            0
-        } else {
-            (span - 1) / step.saturating_abs() + 1
-        };
+        let span = if step > 0 { stop.saturating_sub(start) } else { start.saturating_sub(stop) };
+        let n = if span <= 0 { 0 } else { (span - 1) / step.saturating_abs() + 1 };
         if n > limits::MAX_RANGE {
-            return Err(limit(
-                "the number of items of a range",
-                limits::MAX_RANGE as u64,
-            ));
+            return Err(limit("the number of items of a range", limits::MAX_RANGE as u64));
         }
         self.budget.step(n as usize)?;
-        Value::list(
-            (0..n).map(|i| Value::Int(start + i * step)).collect(),
-            &mut self.budget,
-        )
+        Value::list((0..n).map(|i| Value::Int(start + i * step)).collect(), &mut self.budget)
     }
 }

@@ -7,27 +7,14 @@ use minijinja::syntax::SyntaxConfig;
 
 /// How white space around tags is treated, as `apply_chat_template` sets it up.
 pub(super) fn whitespace() -> WhitespaceConfig {
-    WhitespaceConfig {
-        keep_trailing_newline: false,
-        lstrip_blocks: true,
-        trim_blocks: true,
-    }
+    WhitespaceConfig { keep_trailing_newline: false, lstrip_blocks: true, trim_blocks: true }
 }
 
 /// Tags that only mark a region for training, and the plain tags that stand for them.
 const REPLACED: [(&str, &str); 2] = [("generation", "if true"), ("endgeneration", "endif")];
 
 /// Tags that open a block; `set` does where it has no `=`.
-const OPENS: [&str; 8] = [
-    "for",
-    "if",
-    "with",
-    "autoescape",
-    "filter",
-    "macro",
-    "call",
-    "generation",
-];
+const OPENS: [&str; 8] = ["for", "if", "with", "autoescape", "filter", "macro", "call", "generation"];
 
 /// Words that are operators: each adds a level to the syntax tree.
 const WORD_OPERATORS: [&str; 7] = ["not", "and", "or", "in", "is", "if", "else"];
@@ -41,10 +28,7 @@ const WORD_OPERATORS: [&str; 7] = ["not", "and", "or", "in", "is", "if", "else"]
 /// [`Error::Limit`], or [`Error::Syntax`] where not even tokens can be told.
 pub(super) fn prepare(source: &str) -> Result<String, Error> {
     if source.len() > limits::MAX_SOURCE {
-        return Err(limit(
-            "the template's size in bytes",
-            limits::MAX_SOURCE as u64,
-        ));
+        return Err(limit("the template's size in bytes", limits::MAX_SOURCE as u64));
     }
     let mut tokenizer = Tokenizer::new(source, "template", false, SyntaxConfig, whitespace());
     let mut walk = Walk::default();
@@ -55,9 +39,7 @@ pub(super) fn prepare(source: &str) -> Result<String, Error> {
         n_tokens += 1;
         let line = usize::from(span.start_line);
         if n_tokens > limits::MAX_TOKENS {
-            return Err(
-                limit("the template's number of tokens", limits::MAX_TOKENS as u64).at(line),
-            );
+            return Err(limit("the template's number of tokens", limits::MAX_TOKENS as u64).at(line));
         }
         if let Token::Ident(word) = token
             && walk.at_keyword
@@ -76,13 +58,8 @@ pub(super) fn prepare(source: &str) -> Result<String, Error> {
 
 /// A syntax error of the parser in our words.
 pub(super) fn syntax(error: &minijinja::Error) -> Error {
-    let message = error
-        .detail()
-        .map_or_else(|| error.kind().to_string(), str::to_owned);
-    Error::Syntax {
-        line: error.line().unwrap_or(0),
-        message,
-    }
+    let message = error.detail().map_or_else(|| error.kind().to_string(), str::to_owned);
+    Error::Syntax { line: error.line().unwrap_or(0), message }
 }
 
 #[derive(Default)]
@@ -112,9 +89,7 @@ impl Walk {
                 self.operator();
                 self.chains.push(0);
             }
-            Token::ParenClose | Token::BracketClose | Token::BraceClose
-                if self.chains.len() > 1 =>
-            {
+            Token::ParenClose | Token::BracketClose | Token::BraceClose if self.chains.len() > 1 => {
                 self.chains.pop();
             }
             Token::Comma | Token::Colon => {
@@ -134,10 +109,7 @@ impl Walk {
             _ => self.operator(),
         }
         if self.blocks.len() + self.chains.iter().sum::<usize>() > limits::MAX_SOURCE_DEPTH {
-            return Err(limit(
-                "the template's nesting",
-                limits::MAX_SOURCE_DEPTH as u64,
-            ));
+            return Err(limit("the template's nesting", limits::MAX_SOURCE_DEPTH as u64));
         }
         Ok(())
     }
@@ -160,10 +132,7 @@ impl Walk {
         {
             *count += 1;
             if *count > limits::MAX_ELIF {
-                return Err(limit(
-                    "the number of branches of one `if`",
-                    limits::MAX_ELIF as u64,
-                ));
+                return Err(limit("the number of branches of one `if`", limits::MAX_ELIF as u64));
             }
         }
         Ok(())
@@ -177,9 +146,7 @@ mod tests {
     #[test]
     fn nesting_is_bounded_in_every_direction() {
         let deep = 20_000;
-        let of = |open: &str, inner: &str, close: &str| {
-            format!("{}{inner}{}", open.repeat(deep), close.repeat(deep))
-        };
+        let of = |open: &str, inner: &str, close: &str| format!("{}{inner}{}", open.repeat(deep), close.repeat(deep));
         for source in [
             format!("{{{{ {} }}}}", of("(", "1", ")")),
             format!("{{{{ {} }}}}", of("[", "1", "]")),
@@ -199,17 +166,10 @@ mod tests {
             of("{% generation %}", "", "{% endgeneration %}"),
             format!("{{% if 1 %}}{}{{% endif %}}", "{% elif 1 %}".repeat(deep)),
         ] {
-            assert!(
-                matches!(prepare(&source), Err(Error::Limit { .. })),
-                "{}",
-                &source[..40]
-            );
+            assert!(matches!(prepare(&source), Err(Error::Limit { .. })), "{}", &source[..40]);
         }
         assert!(prepare(&"{% set x = [1] %}".repeat(deep / 2)).is_ok());
-        assert!(matches!(
-            prepare(&"{{ 1 }}".repeat(limits::MAX_TOKENS)),
-            Err(Error::Limit { .. })
-        ));
+        assert!(matches!(prepare(&"{{ 1 }}".repeat(limits::MAX_TOKENS)), Err(Error::Limit { .. })));
     }
 
     #[test]

@@ -157,21 +157,11 @@ impl Program {
     /// [`Error::Syntax`], [`Error::Limit`].
     pub(super) fn parse(template: &str) -> Result<Self, Error> {
         let prepared = source::prepare(template)?;
-        let tree = parse(&prepared, "template", SyntaxConfig, source::whitespace())
-            .map_err(|error| source::syntax(&error))?;
+        let tree = parse(&prepared, "template", SyntaxConfig, source::whitespace()).map_err(|error| source::syntax(&error))?;
         let ast::Stmt::Template(root) = &tree else {
-            return Err(Error::Syntax {
-                line: 0,
-                message: "no template".to_owned(),
-            });
+            return Err(Error::Syntax { line: 0, message: "no template".to_owned() });
         };
-        let mut program = Program {
-            body: Vec::new(),
-            names: Vec::new(),
-            loops: Vec::new(),
-            macros: Vec::new(),
-            ids: HashMap::new(),
-        };
+        let mut program = Program { body: Vec::new(), names: Vec::new(), loops: Vec::new(), macros: Vec::new(), ids: HashMap::new() };
         program.body = program.block(&root.children)?;
         Ok(program)
     }
@@ -216,53 +206,30 @@ impl Program {
                     .collect::<Result<_, Error>>()?;
                 (s.span(), StmtKind::With(assignments, self.block(&s.body)?))
             }
-            ast::Stmt::Set(s) => (
-                s.span(),
-                StmtKind::Set(self.target(&s.target)?, self.expr(&s.expr)?),
-            ),
+            ast::Stmt::Set(s) => (s.span(), StmtKind::Set(self.target(&s.target)?, self.expr(&s.expr)?)),
             ast::Stmt::SetBlock(s) => {
-                let filter = s
-                    .filter
-                    .as_ref()
-                    .map(|filter| self.expr(filter))
-                    .transpose()?;
-                (
-                    s.span(),
-                    StmtKind::SetBlock(self.target(&s.target)?, filter, self.block(&s.body)?),
-                )
+                let filter = s.filter.as_ref().map(|filter| self.expr(filter)).transpose()?;
+                (s.span(), StmtKind::SetBlock(self.target(&s.target)?, filter, self.block(&s.body)?))
             }
             ast::Stmt::AutoEscape(s) => (s.span(), StmtKind::Block(self.block(&s.body)?)),
-            ast::Stmt::FilterBlock(s) => (
-                s.span(),
-                StmtKind::FilterBlock(self.expr(&s.filter)?, self.block(&s.body)?),
-            ),
+            ast::Stmt::FilterBlock(s) => (s.span(), StmtKind::FilterBlock(self.expr(&s.filter)?, self.block(&s.body)?)),
             ast::Stmt::Macro(s) => (s.span(), StmtKind::Macro(self.macro_decl(s)?)),
             ast::Stmt::CallBlock(s) => {
                 let call = self.call(&s.call)?;
-                (
-                    s.span(),
-                    StmtKind::CallBlock(call, self.macro_decl(&s.macro_decl)?),
-                )
+                (s.span(), StmtKind::CallBlock(call, self.macro_decl(&s.macro_decl)?))
             }
             ast::Stmt::Do(s) => (s.span(), StmtKind::Do(self.call(&s.call)?)),
             ast::Stmt::Continue(s) => (s.span(), StmtKind::Continue),
             ast::Stmt::Break(s) => (s.span(), StmtKind::Break),
         };
-        Ok(Stmt {
-            line: usize::from(line.start_line),
-            kind,
-        })
+        Ok(Stmt { line: usize::from(line.start_line), kind })
     }
 
     fn for_loop(&mut self, s: &ast::ForLoop<'_>) -> Result<StmtKind, Error> {
         let lowered = For {
             target: self.target(&s.target)?,
             iter: self.expr(&s.iter)?,
-            condition: s
-                .filter_expr
-                .as_ref()
-                .map(|condition| self.expr(condition))
-                .transpose()?,
+            condition: s.filter_expr.as_ref().map(|condition| self.expr(condition)).transpose()?,
             body: self.block(&s.body)?,
             otherwise: self.block(&s.else_body)?,
             recursive: s.recursive,
@@ -290,17 +257,8 @@ impl Program {
                 other => Err(at(other, "a macro's parameter must be a name")),
             })
             .collect::<Result<_, _>>()?;
-        let defaults = s
-            .defaults
-            .iter()
-            .map(|default| self.expr(default))
-            .collect::<Result<_, _>>()?;
-        let lowered = Macro {
-            name: self.intern(s.name),
-            params,
-            defaults,
-            body: self.block(&s.body)?,
-        };
+        let defaults = s.defaults.iter().map(|default| self.expr(default)).collect::<Result<_, _>>()?;
+        let lowered = Macro { name: self.intern(s.name), params, defaults, body: self.block(&s.body)? };
         self.macros.push(lowered);
         Ok(self.macros.len() - 1)
     }
@@ -312,12 +270,7 @@ impl Program {
                 ast::Expr::Var(var) => Ok(Target::Attr(self.intern(var.id), Arc::from(attr.name))),
                 other => Err(at(other, "only an attribute of a namespace can be set")),
             },
-            ast::Expr::List(list) => Ok(Target::Tuple(
-                list.items
-                    .iter()
-                    .map(|item| self.target(item))
-                    .collect::<Result<_, _>>()?,
-            )),
+            ast::Expr::List(list) => Ok(Target::Tuple(list.items.iter().map(|item| self.target(item)).collect::<Result<_, _>>()?)),
             other => Err(at(other, "this can't be assigned to")),
         }
     }
@@ -329,21 +282,10 @@ impl Program {
     fn expr(&mut self, expr: &ast::Expr<'_>) -> Result<Expr, Error> {
         Ok(match expr {
             ast::Expr::Var(e) => Expr::Var(self.intern(e.id)),
-            ast::Expr::Const(e) => {
-                literal(&e.value).ok_or_else(|| at(expr, "this literal isn't supported"))?
-            }
-            ast::Expr::List(e) => Expr::List(
-                e.items
-                    .iter()
-                    .map(|item| self.expr(item))
-                    .collect::<Result<_, _>>()?,
-            ),
+            ast::Expr::Const(e) => literal(&e.value).ok_or_else(|| at(expr, "this literal isn't supported"))?,
+            ast::Expr::List(e) => Expr::List(e.items.iter().map(|item| self.expr(item)).collect::<Result<_, _>>()?),
             ast::Expr::Map(e) => Expr::Dict(
-                e.keys
-                    .iter()
-                    .zip(&e.values)
-                    .map(|(key, value)| Ok((self.expr(key)?, self.expr(value)?)))
-                    .collect::<Result<_, Error>>()?,
+                e.keys.iter().zip(&e.values).map(|(key, value)| Ok((self.expr(key)?, self.expr(value)?))).collect::<Result<_, Error>>()?,
             ),
             ast::Expr::UnaryOp(e) => {
                 let inner = Box::new(self.expr(&e.expr)?);
@@ -355,40 +297,23 @@ impl Program {
             ast::Expr::BinOp(e) => self.bin_op(e)?,
             ast::Expr::Compare(e) => {
                 let first = Box::new(self.expr(&e.expr)?);
-                let ops = e
-                    .ops
-                    .iter()
-                    .map(|op| Ok((compare_op(op.op), self.expr(&op.expr)?)))
-                    .collect::<Result<_, Error>>()?;
+                let ops = e.ops.iter().map(|op| Ok((compare_op(op.op), self.expr(&op.expr)?))).collect::<Result<_, Error>>()?;
                 Expr::Compare(first, ops)
             }
             ast::Expr::IfExpr(e) => Expr::If(Box::new((
                 self.expr(&e.test_expr)?,
                 self.expr(&e.true_expr)?,
-                e.false_expr
-                    .as_ref()
-                    .map(|value| self.expr(value))
-                    .transpose()?,
+                e.false_expr.as_ref().map(|value| self.expr(value)).transpose()?,
             ))),
             ast::Expr::Filter(e) => {
-                let input = e
-                    .expr
-                    .as_ref()
-                    .map(|input| self.expr(input))
-                    .transpose()?
-                    .map(Box::new);
+                let input = e.expr.as_ref().map(|input| self.expr(input)).transpose()?.map(Box::new);
                 Expr::Filter(Arc::from(e.name), input, self.args(&e.args)?)
             }
-            ast::Expr::Test(e) => Expr::Test(
-                Arc::from(e.name),
-                Box::new(self.expr(&e.expr)?),
-                self.args(&e.args)?,
-            ),
+            ast::Expr::Test(e) => Expr::Test(Arc::from(e.name), Box::new(self.expr(&e.expr)?), self.args(&e.args)?),
             ast::Expr::GetAttr(e) => Expr::Attr(Box::new(self.expr(&e.expr)?), Arc::from(e.name)),
             ast::Expr::GetItem(e) => Expr::Item(self.pair(&e.expr, &e.subscript_expr)?),
             ast::Expr::Slice(e) => {
-                let mut part =
-                    |part: &Option<ast::Expr<'_>>| part.as_ref().map(|e| self.expr(e)).transpose();
+                let mut part = |part: &Option<ast::Expr<'_>>| part.as_ref().map(|e| self.expr(e)).transpose();
                 let parts = [part(&e.start)?, part(&e.stop)?, part(&e.step)?];
                 Expr::Slice(Box::new((self.expr(&e.expr)?, parts)))
             }
@@ -397,10 +322,7 @@ impl Program {
     }
 
     fn call(&mut self, call: &ast::Call<'_>) -> Result<Expr, Error> {
-        Ok(Expr::Call(
-            Box::new(self.expr(&call.expr)?),
-            self.args(&call.args)?,
-        ))
+        Ok(Expr::Call(Box::new(self.expr(&call.expr)?), self.args(&call.args)?))
     }
 
     fn args(&mut self, args: &[ast::CallArg<'_>]) -> Result<Vec<Arg>, Error> {
@@ -437,10 +359,7 @@ impl Program {
             K::Pow => return self.math(BinOp::Pow, e),
             K::Concat => return self.math(BinOp::Concat, e),
         };
-        Ok(Expr::Compare(
-            Box::new(self.expr(&e.left)?),
-            vec![(compared, self.expr(&e.right)?)],
-        ))
+        Ok(Expr::Compare(Box::new(self.expr(&e.left)?), vec![(compared, self.expr(&e.right)?)]))
     }
 
     fn math(&mut self, op: BinOp, e: &ast::BinOp<'_>) -> Result<Expr, Error> {
@@ -466,17 +385,12 @@ fn literal(value: &Literal) -> Option<Expr> {
         ValueKind::None => Some(Expr::None),
         ValueKind::Bool => Some(Expr::Bool(value.is_true())),
         ValueKind::String => value.as_str().map(|text| Expr::Str(Text::trusted(text))),
-        ValueKind::Number if value.is_integer() => {
-            i128::try_from(value.clone()).ok().map(Expr::Int)
-        }
+        ValueKind::Number if value.is_integer() => i128::try_from(value.clone()).ok().map(Expr::Int),
         ValueKind::Number => f64::try_from(value.clone()).ok().map(Expr::Float),
         _ => None,
     }
 }
 
 fn at(expr: &ast::Expr<'_>, message: &str) -> Error {
-    Error::Syntax {
-        line: usize::from(expr.span().start_line),
-        message: message.to_owned(),
-    }
+    Error::Syntax { line: usize::from(expr.span().start_line), message: message.to_owned() }
 }

@@ -69,10 +69,7 @@ pub(super) const ITEM_BYTES: usize = size_of::<Value>();
 fn deeper(values: impl Iterator<Item = u32>) -> Result<u32, Error> {
     let depth = values.max().unwrap_or(0) + 1;
     if depth as usize > limits::MAX_VALUE_DEPTH {
-        return Err(limit(
-            "the nesting of a value",
-            limits::MAX_VALUE_DEPTH as u64,
-        ));
+        return Err(limit("the nesting of a value", limits::MAX_VALUE_DEPTH as u64));
     }
     Ok(depth)
 }
@@ -97,9 +94,7 @@ impl Dict {
 
     /// The value under a string.
     pub(super) fn get_str(&self, key: &str) -> Option<&Value> {
-        self.index
-            .get(&Key::Str(Arc::from(key)))
-            .map(|&i| &self.entries[i].1)
+        self.index.get(&Key::Str(Arc::from(key))).map(|&i| &self.entries[i].1)
     }
 
     fn insert(&mut self, key: Value, value: Value) -> Result<(), Error> {
@@ -108,9 +103,7 @@ impl Dict {
         };
         self.depth = self.depth.max(deeper([value.depth()].into_iter())?);
         match self.index.entry(hashed) {
-            std::collections::hash_map::Entry::Occupied(slot) => {
-                self.entries[*slot.get()].1 = value
-            }
+            std::collections::hash_map::Entry::Occupied(slot) => self.entries[*slot.get()].1 = value,
             std::collections::hash_map::Entry::Vacant(slot) => {
                 slot.insert(self.entries.len());
                 self.entries.push((key, value));
@@ -149,10 +142,7 @@ impl Value {
     pub(super) fn dict(entries: Vec<(Value, Value)>, budget: &mut Budget) -> Result<Value, Error> {
         // An entry and its place in the index.
         budget.build(entries.len() * 4 * ITEM_BYTES)?;
-        let mut dict = Dict {
-            depth: 1,
-            ..Dict::default()
-        };
+        let mut dict = Dict { depth: 1, ..Dict::default() };
         for (key, value) in entries {
             dict.insert(key, value)?;
         }
@@ -178,10 +168,7 @@ impl Value {
 
     fn from_json_at(json: &Json, depth: usize, budget: &mut Budget) -> Result<Value, Error> {
         if depth >= limits::MAX_VALUE_DEPTH {
-            return Err(limit(
-                "the nesting of a value",
-                limits::MAX_VALUE_DEPTH as u64,
-            ));
+            return Err(limit("the nesting of a value", limits::MAX_VALUE_DEPTH as u64));
         }
         Ok(match json {
             Json::Null => Value::None,
@@ -197,10 +184,7 @@ impl Value {
                 Value::Str(Text::untrusted(text))
             }
             Json::Array(items) => {
-                let items = items
-                    .iter()
-                    .map(|item| Value::from_json_at(item, depth + 1, budget))
-                    .collect::<Result<_, _>>()?;
+                let items = items.iter().map(|item| Value::from_json_at(item, depth + 1, budget)).collect::<Result<_, _>>()?;
                 Value::list(items, budget)?
             }
             Json::Object(entries) => {
@@ -276,12 +260,7 @@ impl Value {
     pub(super) fn is_callable(&self) -> bool {
         matches!(
             self,
-            Value::Macro(_)
-                | Value::Function(_)
-                | Value::Method(..)
-                | Value::LoopMethod(..)
-                | Value::Helper(_)
-                | Value::Loop(..)
+            Value::Macro(_) | Value::Function(_) | Value::Method(..) | Value::LoopMethod(..) | Value::Helper(_) | Value::Loop(..)
         )
     }
 
@@ -319,9 +298,7 @@ impl Value {
                 }
                 true
             }
-            (Value::Namespace(a), Value::Namespace(b)) | (Value::Macro(a), Value::Macro(b)) => {
-                a == b
-            }
+            (Value::Namespace(a), Value::Namespace(b)) | (Value::Macro(a), Value::Macro(b)) => a == b,
             (Value::Loop(_, a), Value::Loop(_, b)) => a == b,
             (Value::Function(a), Value::Function(b)) => a == b,
             _ => match (self.as_int(), other.as_int()) {
@@ -338,11 +315,7 @@ impl Value {
     ///
     /// # Errors
     /// [`Error::Failed`] where Python has no order.
-    pub(super) fn order(
-        &self,
-        other: &Value,
-        budget: &mut Budget,
-    ) -> Result<Option<Ordering>, Error> {
+    pub(super) fn order(&self, other: &Value, budget: &mut Budget) -> Result<Option<Ordering>, Error> {
         budget.step(1)?;
         match (self, other) {
             // UTF-8 keeps the order of code points.
@@ -365,11 +338,7 @@ impl Value {
                     _ => {
                         self.defined()?;
                         other.defined()?;
-                        failed(format!(
-                            "'{}' and '{}' can't be compared",
-                            self.type_name(),
-                            other.type_name()
-                        ))
+                        failed(format!("'{}' and '{}' can't be compared", self.type_name(), other.type_name()))
                     }
                 },
             },
@@ -392,10 +361,7 @@ impl Value {
                     budget.scan(text.len())?;
                     Ok(text.as_str().contains(needle.as_str()))
                 }
-                _ => failed(format!(
-                    "'in <string>' requires string as left operand, not {}",
-                    needle.type_name()
-                )),
+                _ => failed(format!("'in <string>' requires string as left operand, not {}", needle.type_name())),
             },
             Value::Dict(dict) => Ok(dict.get(needle).is_some()),
             Value::List(list) => {
@@ -407,10 +373,7 @@ impl Value {
                 Ok(false)
             }
             Value::Undefined(_) => Ok(false),
-            _ => failed(format!(
-                "argument of type '{}' is not iterable",
-                self.type_name()
-            )),
+            _ => failed(format!("argument of type '{}' is not iterable", self.type_name())),
         }
     }
 
@@ -428,10 +391,7 @@ impl Value {
         Ok(match self {
             Value::List(list) => list.items.clone(),
             Value::Dict(dict) => dict.entries.iter().map(|(key, _)| key.clone()).collect(),
-            Value::Str(text) => text
-                .chars()
-                .map(|(i, c, _)| Value::Str(text.slice(i..i + c.len_utf8())))
-                .collect(),
+            Value::Str(text) => text.chars().map(|(i, c, _)| Value::Str(text.slice(i..i + c.len_utf8()))).collect(),
             _ => Vec::new(),
         })
     }
@@ -446,10 +406,7 @@ impl Value {
             Value::List(list) => Ok(list.items.len()),
             Value::Dict(dict) => Ok(dict.entries.len()),
             Value::Undefined(_) => Ok(0),
-            _ => failed(format!(
-                "object of type '{}' has no len()",
-                self.type_name()
-            )),
+            _ => failed(format!("object of type '{}' has no len()", self.type_name())),
         }
     }
 }
