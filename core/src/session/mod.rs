@@ -145,6 +145,14 @@ pub enum SessionError {
         /// Positions of the context.
         n_ctx: usize,
     },
+    /// Positions that were to be built on aren't in the cache.
+    #[error("the first {keep} positions were to be kept and the session holds {found}")]
+    NotKept {
+        /// Positions asked for.
+        keep: usize,
+        /// Positions that are there.
+        found: usize,
+    },
     /// A step failed.
     #[error(transparent)]
     Step(#[from] StepError),
@@ -317,11 +325,25 @@ impl Session {
         cancel: &CancelToken,
         on_logits: &mut dyn FnMut(usize, &mut [f32]),
     ) -> Result<(), SessionError> {
+        self.logits_after(0, tokens, chunk, cancel, on_logits)
+    }
+
+    /// As [`Session::logits`], after the first `keep` positions of the session, which must be there.
+    pub fn logits_after(
+        &mut self,
+        keep: usize,
+        tokens: &[TokenId],
+        chunk: usize,
+        cancel: &CancelToken,
+        on_logits: &mut dyn FnMut(usize, &mut [f32]),
+    ) -> Result<(), SessionError> {
         let n_ctx = self.n_ctx();
-        if tokens.len() > n_ctx {
-            return Err(SessionError::PromptTooLong { tokens: tokens.len(), n_ctx });
+        if keep + tokens.len() > n_ctx {
+            return Err(SessionError::PromptTooLong { tokens: keep + tokens.len(), n_ctx });
         }
-        self.reset();
+        if self.keep(keep) != keep {
+            return Err(SessionError::NotKept { keep, found: self.tokens.len() });
+        }
         let chunk = chunk.clamp(1, self.engine.max_rows().max(1));
         for part in tokens.chunks(chunk) {
             let first = self.tokens.len();
