@@ -358,6 +358,67 @@ fn bell(seed: u64, n: usize) -> Vec<f32> {
         .collect()
 }
 
+/// The encoders of the K family lose no more than ggml's (release of October 2026, without importance matrix), whose
+/// errors on the same values stand here; and no less than the step of the grid allows, which shows that the test measures.
+#[test]
+fn k_encoders_lose_no_more_than_ggml() {
+    let bell_shaped = bell(11, 1 << 15);
+    let heavy_tailed: Vec<f32> = bell_shaped.iter().map(|v| v * v * v).collect();
+    let shifted: Vec<f32> = bell(12, 1 << 15).iter().map(|v| v * 0.1 + 0.3).collect();
+    let table = [
+        (
+            "bell-shaped",
+            &bell_shaped,
+            [0.070_357, 0.035_666, 0.017_442],
+        ),
+        (
+            "heavy-tailed",
+            &heavy_tailed,
+            [0.089_633, 0.049_496, 0.024_426],
+        ),
+        ("shifted", &shifted, [0.027_721, 0.013_739, 0.011_983]),
+    ];
+    for (name, values, of_ggml) in table {
+        for (ty, of_ggml) in [TensorType::Q4_K, TensorType::Q5_K, TensorType::Q6_K]
+            .into_iter()
+            .zip(of_ggml)
+        {
+            let error = round_trip_error(ty, values);
+            assert!(
+                error <= of_ggml,
+                "{ty} on {name} values: {error}, ggml {of_ggml}"
+            );
+            assert!(
+                error > 0.8 * of_ggml,
+                "{ty} on {name} values: {error} is too good to be true, ggml {of_ggml}"
+            );
+        }
+    }
+}
+
+/// Values on the grid come back up to the rounding of the groups' scales, half a step in 63 or 127 or less.
+#[test]
+fn k_encoders_keep_what_lies_on_the_grid() {
+    for (ty, top) in [
+        (TensorType::Q4_K, 15),
+        (TensorType::Q5_K, 31),
+        (TensorType::Q6_K, 31),
+    ] {
+        let values: Vec<f32> = (0..256).map(|i| (i % (top + 1)) as f32 * 0.125).collect();
+        let error = round_trip_error(ty, &values);
+        assert!(error < 0.5 / 63.0, "{ty}: {error}");
+    }
+    for ty in [TensorType::Q4_K, TensorType::Q5_K, TensorType::Q6_K] {
+        let row = ty.row();
+        let mut blocks = vec![0xff; row.block_bytes];
+        encode_row(ty, &[0.0; 256], &mut blocks).unwrap();
+        assert!(
+            decode(row, &blocks).iter().all(|&v| v == 0.0),
+            "{ty}: zeros stay zeros"
+        );
+    }
+}
+
 #[test]
 fn swapping_the_byte_order_twice_changes_nothing() {
     for row in &FORMATS {

@@ -162,3 +162,41 @@ fn verdicts_equal_those_of_big_integers() {
         "{n_accepted} accepted, {n_wrapping} would wrap"
     );
 }
+
+/// Several tensors at random places: accepted exactly where no two share a byte, by comparing each with each.
+#[test]
+fn overlaps_are_found_wherever_they_are() {
+    let mut x = 0xd1b5_4a32_d192_ed03u64;
+    let mut draw = |n: u64| {
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        (x >> 16) % n
+    };
+    let mut n_accepted = 0;
+    for _ in 0..2000 {
+        let places: Vec<(u64, u64)> = (0..1 + draw(5))
+            .map(|_| (draw(16) * 32, draw(30)))
+            .collect();
+        let mut bytes = b"GGUF\x03\0\0\0".to_vec();
+        bytes.extend((places.len() as u64).to_le_bytes());
+        bytes.extend(0u64.to_le_bytes());
+        for (i, &(offset, n)) in places.iter().enumerate() {
+            bytes.extend(1u64.to_le_bytes());
+            bytes.push(b'a' + i as u8);
+            bytes.extend(1u32.to_le_bytes());
+            bytes.extend(n.to_le_bytes());
+            bytes.extend((TensorType::F32 as u32).to_le_bytes());
+            bytes.extend(offset.to_le_bytes());
+        }
+        bytes.resize(bytes.len().next_multiple_of(32) + 1024, 0);
+        let share = |a: (u64, u64), b: (u64, u64)| {
+            (a.0..a.0 + 4 * a.1).any(|byte| (b.0..b.0 + 4 * b.1).contains(&byte))
+        };
+        let expected = (0..places.len()).all(|i| (0..i).all(|j| !share(places[i], places[j])));
+        let found = Gguf::parse(&bytes);
+        assert_eq!(found.is_ok(), expected, "{places:?}: {:?}", found.err());
+        n_accepted += usize::from(expected);
+    }
+    assert!((200..1800).contains(&n_accepted), "{n_accepted} accepted");
+}

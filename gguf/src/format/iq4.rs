@@ -61,7 +61,9 @@ pub(super) const XS: FormatRow = FormatRow {
 
 fn unpack_nl(block: &[u8], q: &mut [i8], scale: &mut [f32], _min: &mut [f32]) {
     scale[0] = f16_at(block, 0);
-    nibbles(&block[2..NL_BYTES], q, |n| LEVELS[n as usize]);
+    nibbles(&block[2..NL_BYTES], &mut q[..NL_ELEMS], |n| {
+        LEVELS[n as usize]
+    });
 }
 
 fn unpack_xs(block: &[u8], q: &mut [i8], scale: &mut [f32], _min: &mut [f32]) {

@@ -34,7 +34,7 @@ pub(super) const ROW: FormatRow = FormatRow {
 
 fn unpack(block: &[u8], q: &mut [i8], scale: &mut [f32], _min: &mut [f32]) {
     scale[0] = half_e8m0(block[0]);
-    nibbles(&block[1..BYTES], q, |n| E2M1[n as usize]);
+    nibbles(&block[1..BYTES], &mut q[..ELEMS], |n| E2M1[n as usize]);
 }
 
 /// 2^(e - 128), half of what E8M0 means; 0 and 1 are subnormal numbers.

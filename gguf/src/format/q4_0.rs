@@ -34,7 +34,7 @@ pub(super) const ROW: FormatRow = FormatRow {
 
 fn unpack(block: &[u8], q: &mut [i8], scale: &mut [f32], _min: &mut [f32]) {
     scale[0] = f16_at(block, 0);
-    nibbles(&block[2..BYTES], q, |n| n as i8 - 8);
+    nibbles(&block[2..BYTES], &mut q[..ELEMS], |n| n as i8 - 8);
 }
 
 fn encode(values: &[f32], out: &mut [u8]) {

@@ -35,7 +35,7 @@ pub(super) const ROW: FormatRow = FormatRow {
 fn unpack(block: &[u8], q: &mut [i8], scale: &mut [f32], min: &mut [f32]) {
     scale[0] = f16_at(block, 0);
     min[0] = -f16_at(block, 2);
-    nibbles(&block[4..BYTES], q, |n| n as i8);
+    nibbles(&block[4..BYTES], &mut q[..ELEMS], |n| n as i8);
 }
 
 fn encode(values: &[f32], out: &mut [u8]) {

@@ -34,7 +34,7 @@ pub(super) const ROW: FormatRow = FormatRow {
 
 fn unpack(block: &[u8], q: &mut [i8], scale: &mut [f32], _min: &mut [f32]) {
     scale[0] = f16_at(block, 0);
-    nibbles(&block[6..BYTES], q, |n| n as i8 - 16);
+    nibbles(&block[6..BYTES], &mut q[..ELEMS], |n| n as i8 - 16);
     add_high_bits(u32_at(block, 2), q);
 }
 

@@ -36,7 +36,7 @@ pub(super) const ROW: FormatRow = FormatRow {
 fn unpack(block: &[u8], q: &mut [i8], scale: &mut [f32], min: &mut [f32]) {
     scale[0] = f16_at(block, 0);
     min[0] = -f16_at(block, 2);
-    nibbles(&block[8..BYTES], q, |n| n as i8);
+    nibbles(&block[8..BYTES], &mut q[..ELEMS], |n| n as i8);
     add_high_bits(u32_at(block, 4), q);
 }
 
