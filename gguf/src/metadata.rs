@@ -80,7 +80,6 @@ impl<'a> Metadata<'a> {
     }
 
     /// An integer of any type whose value fits.
-    #[allow(clippy::missing_errors_doc, reason = "as in `u32`")]
     pub fn u64(&self, key: &str) -> Result<Option<u64>, Error> {
         self.pick(key, "an integer from 0 to 18446744073709551615", |v| {
             v.as_i128()?.try_into().ok()

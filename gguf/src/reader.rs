@@ -15,6 +15,7 @@ use crate::error::{Error, shown_bytes};
 use crate::metadata::Metadata;
 use crate::tensor::{self, TensorInfo};
 use crate::value::{Value, check_value};
+use std::fmt;
 
 /// The key that sets the alignment.
 pub(crate) const ALIGNMENT_KEY: &str = "general.alignment";
@@ -37,7 +38,7 @@ pub enum Endian {
 }
 
 /// A parsed file: views into its bytes.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Gguf<'a> {
     /// Container version, 2 or 3.
     pub version: u32,
@@ -159,6 +160,21 @@ impl<'a> Gguf<'a> {
     /// Size of the file in bytes.
     pub fn file_len(&self) -> u64 {
         self.bytes.len() as u64
+    }
+}
+
+/// Without the file's bytes, which may be many.
+impl fmt::Debug for Gguf<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Gguf")
+            .field("version", &self.version)
+            .field("endian", &self.endian)
+            .field("alignment", &self.alignment)
+            .field("n_kv", &self.metadata.len())
+            .field("n_tensors", &self.tensors.len())
+            .field("data_start", &self.data_start)
+            .field("file_len", &self.file_len())
+            .finish()
     }
 }
 

@@ -1,6 +1,8 @@
 //! Block formats against what the `gguf` Python package computes, and against each other. Tables are iterated: a new row
 //! of `FORMATS` is tested by its presence.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests may panic like tests")]
+
 use selvedge_gguf::format::{FORMATS, FormatRow, REMOVED, encode_row};
 use selvedge_gguf::{Error, TensorType, decode_row, swap_endian};
 use sha2::{Digest, Sha256};

@@ -1,5 +1,7 @@
 //! One named case per malformation, made here, so that they run where the cases folder is absent.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests may panic like tests")]
+
 use selvedge_gguf::format::REMOVED;
 use selvedge_gguf::{Error, Gguf, TensorType, Writer};
 

@@ -1,5 +1,7 @@
 //! Sets of files: names, places, and what doesn't fit together.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests may panic like tests")]
+
 mod common;
 
 use selvedge_gguf::split::{SPLIT_COUNT, SPLIT_NO, SPLIT_TENSORS, check_set, siblings};

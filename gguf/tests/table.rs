@@ -1,5 +1,7 @@
 //! Tensor tables drawn at random from sizes that make careless arithmetic wrap, against an oracle in big integers.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests may panic like tests")]
+
 use selvedge_gguf::{Gguf, TensorType};
 
 const DIMS: [u64; 15] = [

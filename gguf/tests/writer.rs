@@ -1,5 +1,7 @@
 //! Files written and read: byte-equal copies, both byte orders, both versions, random metadata.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests may panic like tests")]
+
 mod common;
 
 use proptest::prelude::*;
@@ -124,6 +126,14 @@ fn what_is_written_is_read() {
     }
     assert_eq!(gguf.tensor("t."), None);
     assert_eq!(gguf.file_len(), bytes.len() as u64);
+}
+
+#[test]
+fn value_types_have_the_ids_of_the_format() {
+    for id in 0..13 {
+        assert_eq!(ValueType::from_id(id).map(|ty| ty as u32), Some(id));
+    }
+    assert_eq!(ValueType::from_id(13), None);
 }
 
 #[test]

@@ -250,6 +250,9 @@ pub struct FormatRow {
 }
 
 /// A run of `count` numbers of `width` bytes at `offset` in a block.
+///
+/// A field is what a machine reads from the block as one number; what it reads byte by byte stays in place. For some types
+/// (IQ2_XXS, the Q5 types) nobody has written big-endian files yet, so that rule decides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Field {
     /// First byte, from the start of the block.
