@@ -61,7 +61,7 @@ pub struct Gguf<'a> {
 
 impl<'a> Gguf<'a> {
     /// Reads header, metadata and tensor table, and proves that every tensor lies in `bytes`.
-    /// Time and memory grow with the size of metadata and table; tensor data isn't touched.
+    /// Time grows with the size of metadata and table, memory to at most five times that size; tensor data isn't touched.
     ///
     /// # Errors
     /// Every way in which a file can be malformed, as the [`Error`] that names it.
@@ -101,9 +101,9 @@ impl<'a> Gguf<'a> {
         let alignment = read_alignment(&metadata)?;
 
         check_count(&c, "the tensor table", n_tensors, tensor::MIN_ROW_BYTES)?;
-        let mut raw = Vec::new();
+        let mut tensors = Vec::new();
         for index in 0..n_tensors {
-            raw.push(tensor::read_row(&mut c, index, file_len)?);
+            tensors.push(tensor::read_row(&mut c, index, file_len)?);
         }
 
         let table_end = c.pos() as u64;
@@ -111,7 +111,7 @@ impl<'a> Gguf<'a> {
         let data_start = table_end
             .checked_next_multiple_of(alignment)
             .unwrap_or(u64::MAX);
-        let (tensors, by_name) = tensor::place(raw, data_start, alignment, file_len)?;
+        let by_name = tensor::place(&mut tensors, data_start, alignment, file_len)?;
         let data_start = data_start.min(file_len);
         Ok(Self {
             version,

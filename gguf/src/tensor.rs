@@ -58,23 +58,13 @@ fn product(dims: &[u64]) -> Option<u64> {
     dims.iter().try_fold(1u64, |n, &d| n.checked_mul(d))
 }
 
-/// A row of the table before the start of the data section is known.
-pub(crate) struct RawTensor<'a> {
-    name: &'a str,
-    ty: TensorType,
-    dims: [u64; MAX_DIMS],
-    n_dims: usize,
-    /// From the start of the data section.
-    offset: u64,
-    n_bytes: u64,
-}
-
-/// Reads row `index` of the table: all checks that need neither the data section nor other rows.
+/// Reads row `index` of the table: all checks that need neither the data section nor other rows. The offset counts from
+/// the start of the data section until [`place`] has moved it.
 pub(crate) fn read_row<'a>(
     c: &mut Cursor<'a>,
     index: u64,
     file_len: u64,
-) -> Result<RawTensor<'a>, Error> {
+) -> Result<TensorInfo<'a>, Error> {
     let in_table = |short: Short| Error::Truncated {
         what: format!("row {index} of the tensor table"),
         needed: short.needed,
@@ -116,7 +106,7 @@ pub(crate) fn read_row<'a>(
     let offset = c.u64().map_err(in_row)?;
 
     let n_bytes = blocks_bytes(name, ty, &dims, file_len)?;
-    Ok(RawTensor {
+    Ok(TensorInfo {
         name,
         ty,
         dims,
@@ -167,16 +157,15 @@ fn unknown_type(name: &str, id: u32) -> Error {
     }
 }
 
-/// Places the tensors in the file: alignment, bounds in subtraction form, overlaps, duplicate names.
-/// Returns the tensors in table order, and their indices sorted by name.
-pub(crate) fn place<'a>(
-    raw: Vec<RawTensor<'a>>,
+/// Places the tensors in the file: alignment, bounds in subtraction form, overlaps, duplicate names. Turns their offsets
+/// into those from the start of the file, and returns their indices sorted by name.
+pub(crate) fn place(
+    tensors: &mut [TensorInfo<'_>],
     data_start: u64,
     alignment: u64,
     file_len: u64,
-) -> Result<(Vec<TensorInfo<'a>>, Vec<usize>), Error> {
-    let mut tensors = Vec::with_capacity(raw.len());
-    for t in raw {
+) -> Result<Vec<usize>, Error> {
+    for t in tensors.iter_mut() {
         if t.offset.checked_rem(alignment) != Some(0) {
             return Err(Error::TensorUnaligned {
                 name: shown(t.name),
@@ -189,41 +178,20 @@ pub(crate) fn place<'a>(
             .and_then(|n| n.checked_sub(t.offset));
         let offset = data_start.checked_add(t.offset);
         let (Some(offset), true) = (offset, available.is_some_and(|n| t.n_bytes <= n)) else {
-            let what = format!(
-                "tensor `{}` ({} bytes at offset {} of the data section)",
-                shown(t.name),
-                t.n_bytes,
-                t.offset
-            );
-            let needed = data_start
-                .saturating_add(t.offset)
-                .saturating_add(t.n_bytes);
+            let (name, n_bytes, at) = (shown(t.name), t.n_bytes, t.offset);
+            let what =
+                format!("tensor `{name}` ({n_bytes} bytes at offset {at} of the data section)");
+            let needed = data_start.saturating_add(at).saturating_add(n_bytes);
             return Err(Error::Truncated {
                 what,
                 needed,
                 file_len,
             });
         };
-        let RawTensor {
-            name,
-            ty,
-            dims,
-            n_dims,
-            n_bytes,
-            ..
-        } = t;
-        tensors.push(TensorInfo {
-            name,
-            ty,
-            dims,
-            n_dims,
-            offset,
-            n_bytes,
-        });
+        t.offset = offset;
     }
-    check_overlaps(&tensors)?;
-    let by_name = index_by_name(&tensors)?;
-    Ok((tensors, by_name))
+    check_overlaps(tensors)?;
+    index_by_name(tensors)
 }
 
 fn check_overlaps(tensors: &[TensorInfo<'_>]) -> Result<(), Error> {

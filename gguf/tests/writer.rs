@@ -223,10 +223,64 @@ fn a_big_endian_copy_holds_the_same_values() {
         let mut swapped = big.tensor_bytes(b).to_vec();
         selvedge_gguf::swap_endian(b.ty, &mut swapped);
         assert_eq!(swapped, little.tensor_bytes(a), "{}", a.name);
-        if a.ty.row().decode.is_some() {
-            let mut values = vec![0.0; a.n_elems() as usize];
-            decode_row(a.ty, &swapped, &mut values).unwrap();
+    }
+}
+
+/// Both byte orders as the `gguf` Python package writes them.
+#[test]
+fn files_of_another_writer_in_both_byte_orders_are_one() {
+    let big = include_bytes!("data/big_endian.gguf").as_slice();
+    let little = include_bytes!("data/little_endian.gguf").as_slice();
+    let (b, l) = (Gguf::parse(big).unwrap(), Gguf::parse(little).unwrap());
+    assert_eq!((b.endian, l.endian), (Endian::Big, Endian::Little));
+    for gguf in [&b, &l] {
+        let m = &gguf.metadata;
+        assert_eq!(
+            (m.u32("u16"), m.i32("i32")),
+            (Ok(Some(0x1234)), Ok(Some(-2)))
+        );
+        assert_eq!((m.f32("f32"), m.f32("f64")), (Ok(Some(0.1)), Ok(Some(0.1))));
+        assert_eq!(
+            (m.bool("yes"), m.u64("u64")),
+            (Ok(Some(true)), Ok(Some((1 << 40) + 1)))
+        );
+        assert_eq!(m.str("text"), Ok(Some("a\u{20ac}b")));
+        let strings: Vec<&[u8]> = m
+            .require_array("strings")
+            .unwrap()
+            .strings()
+            .unwrap()
+            .collect();
+        assert_eq!(strings, [b"x".as_slice(), b"", b"yz"]);
+        assert_eq!(
+            m.require_array("ints")
+                .unwrap()
+                .i64s()
+                .unwrap()
+                .collect::<Vec<_>>(),
+            [1, -2, 3]
+        );
+    }
+    let values = |gguf: &Gguf<'_>, name: &str| {
+        let t = gguf.tensor(name).unwrap();
+        let mut data = gguf.tensor_bytes(t).to_vec();
+        if gguf.endian == Endian::Big {
+            selvedge_gguf::swap_endian(t.ty, &mut data);
         }
+        let mut out = vec![0.0; t.n_elems() as usize];
+        decode_row(t.ty, &data, &mut out).unwrap();
+        out
+    };
+    for name in ["f32", "f16", "q8_0", "q4_k"] {
+        assert_eq!(values(&b, name), values(&l, name), "{name}");
+    }
+    assert_eq!(values(&b, "f32")[9], 9.0 / 8.0);
+    assert_eq!(b.tensor("f16").unwrap().dims, [32, 2, 1, 1]);
+    // Each turned into the other, byte for byte.
+    for (from, to, endian) in [(&b, little, Endian::Little), (&l, big, Endian::Big)] {
+        let mut w = Writer::from_gguf(from);
+        w.endian = endian;
+        assert!(w.to_bytes().unwrap() == to, "to {endian:?}");
     }
 }
 
