@@ -61,7 +61,8 @@ pub struct Gguf<'a> {
 
 impl<'a> Gguf<'a> {
     /// Reads header, metadata and tensor table, and proves that every tensor lies in `bytes`.
-    /// Time grows with the size of metadata and table, memory to at most five times that size; tensor data isn't touched.
+    /// Time and memory grow with the size of metadata and table, by some ten bytes per byte at most; tensor data isn't
+    /// touched.
     ///
     /// # Errors
     /// Every way in which a file can be malformed, as the [`Error`] that names it.
