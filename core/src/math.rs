@@ -1,1 +1,0 @@
-//! Elementary functions that give the same bits on every machine.

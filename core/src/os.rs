@@ -1,0 +1,271 @@
+//! Every call to the operating system that core makes: anonymous memory, the floating-point environment, clocks and limits.
+
+use std::ptr::NonNull;
+
+/// Alignment of every region and of every offset in it, bytes: one cache line, and the widest vector register.
+pub const ALIGN: usize = 64;
+
+/// Rounds up to a multiple of [`ALIGN`].
+pub const fn align_up(n_bytes: usize) -> usize {
+    n_bytes.next_multiple_of(ALIGN)
+}
+
+/// The system refused memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the system refused {n_bytes} bytes of memory")]
+pub struct OutOfMemory {
+    /// What was asked for.
+    pub n_bytes: usize,
+}
+
+/// Zeroed anonymous memory of fixed size, given back on drop. Pages are committed by the system when first touched,
+/// so a region counts as memory used only as far as it was written.
+#[derive(Debug)]
+pub struct Region {
+    base: NonNull<u8>,
+    n_bytes: usize,
+}
+
+// SAFETY: a region is plain memory owned by the value; nothing in it is tied to a thread.
+unsafe impl Send for Region {}
+// SAFETY: shared access gives out `&[u8]` only; writers need `&mut` or take the raw pointer on their own promise.
+unsafe impl Sync for Region {}
+
+impl Region {
+    /// Reserves `n_bytes` of zeroed memory. `huge`: ask for huge pages (a hint; fewer faults and TLB misses on weights).
+    pub fn new(n_bytes: usize, huge: bool) -> Result<Region, OutOfMemory> {
+        let n_bytes = align_up(n_bytes.max(1));
+        #[cfg(unix)]
+        {
+            // SAFETY: an anonymous private mapping at an address of the system's choice touches no existing memory.
+            let base = unsafe {
+                libc::mmap(
+                    std::ptr::null_mut(),
+                    n_bytes,
+                    libc::PROT_READ | libc::PROT_WRITE,
+                    libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | NORESERVE,
+                    -1,
+                    0,
+                )
+            };
+            if base == libc::MAP_FAILED {
+                return Err(OutOfMemory { n_bytes });
+            }
+            #[cfg(target_os = "linux")]
+            if huge {
+                // SAFETY: the range is the mapping made above; the advice changes no contents, and its failure is harmless.
+                unsafe { libc::madvise(base, n_bytes, libc::MADV_HUGEPAGE) };
+            }
+            let _ = huge;
+            let base = NonNull::new(base.cast()).ok_or(OutOfMemory { n_bytes })?;
+            Ok(Region { base, n_bytes })
+        }
+        #[cfg(not(unix))]
+        {
+            let _ = huge;
+            let layout = std::alloc::Layout::from_size_align(n_bytes, 4096).map_err(|_| OutOfMemory { n_bytes })?;
+            // SAFETY: the layout's size is not zero.
+            let base = unsafe { std::alloc::alloc_zeroed(layout) };
+            let base = NonNull::new(base).ok_or(OutOfMemory { n_bytes })?;
+            Ok(Region { base, n_bytes })
+        }
+    }
+
+    /// Size, bytes.
+    pub fn len(&self) -> usize {
+        self.n_bytes
+    }
+
+    /// Whether the region holds nothing; never, as the smallest region is one line.
+    pub fn is_empty(&self) -> bool {
+        self.n_bytes == 0
+    }
+
+    /// Start of the memory, aligned to [`ALIGN`]. Valid for `len()` bytes while the region lives.
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.base.as_ptr()
+    }
+
+    /// The bytes.
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: the mapping is `n_bytes` long, readable, zero-initialised by the system, and lives as long as `self`.
+        unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.n_bytes) }
+    }
+
+    /// The bytes, to write.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `bytes`, and `&mut self` makes the access exclusive.
+        unsafe { std::slice::from_raw_parts_mut(self.base.as_ptr(), self.n_bytes) }
+    }
+
+    /// Gives the pages of `offset..offset + n_bytes` that lie wholly inside back to the system; they read as zero afterwards.
+    pub fn release(&mut self, offset: usize, n_bytes: usize) {
+        let page = page_size();
+        let start = offset.min(self.n_bytes).next_multiple_of(page);
+        let end = offset.saturating_add(n_bytes).min(self.n_bytes) / page * page;
+        if start >= end {
+            return;
+        }
+        #[cfg(target_os = "linux")]
+        // SAFETY: start..end lies inside the mapping and is page aligned; anonymous private pages read as zero after DONTNEED.
+        unsafe {
+            libc::madvise(self.base.as_ptr().add(start).cast(), end - start, libc::MADV_DONTNEED);
+        }
+        #[cfg(not(target_os = "linux"))]
+        self.bytes_mut()[start..end].fill(0);
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        #[cfg(unix)]
+        // SAFETY: base and length are those of the mapping made in `new`, unmapped once.
+        unsafe {
+            libc::munmap(self.base.as_ptr().cast(), self.n_bytes);
+        }
+        #[cfg(not(unix))]
+        // SAFETY: the same pointer and layout as in `new`.
+        unsafe {
+            std::alloc::dealloc(self.base.as_ptr(), std::alloc::Layout::from_size_align_unchecked(self.n_bytes, 4096));
+        }
+    }
+}
+
+#[cfg(any(target_os = "linux", target_os = "android"))]
+const NORESERVE: libc::c_int = libc::MAP_NORESERVE;
+#[cfg(all(unix, not(any(target_os = "linux", target_os = "android"))))]
+const NORESERVE: libc::c_int = 0;
+
+/// Size of a memory page, bytes.
+pub fn page_size() -> usize {
+    #[cfg(unix)]
+    {
+        // SAFETY: sysconf reads a constant of the system.
+        let n = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+        usize::try_from(n).ok().filter(|n| n.is_power_of_two()).unwrap_or(4096)
+    }
+    #[cfg(not(unix))]
+    4096
+}
+
+/// Sets the default floating-point environment (round to nearest, subnormals kept, exceptions masked) and restores the
+/// caller's on drop. The bits of a result must not depend on what a host did to its thread (DESIGN 3.1).
+#[derive(Debug)]
+pub struct FloatEnv {
+    saved: u64,
+    /// The environment belongs to the thread that set it.
+    _not_send: std::marker::PhantomData<*const ()>,
+}
+
+impl FloatEnv {
+    /// Sets the default environment on this thread.
+    pub fn default_here() -> FloatEnv {
+        let saved = read_control();
+        write_control(DEFAULT_CONTROL);
+        FloatEnv { saved, _not_send: std::marker::PhantomData }
+    }
+}
+
+impl Drop for FloatEnv {
+    fn drop(&mut self) {
+        write_control(self.saved);
+    }
+}
+
+/// MXCSR: all exceptions masked, round to nearest, no flush to zero, no denormals-are-zero.
+#[cfg(target_arch = "x86_64")]
+const DEFAULT_CONTROL: u64 = 0x1f80;
+/// FPCR: round to nearest, no flush to zero, no default NaN.
+#[cfg(not(target_arch = "x86_64"))]
+const DEFAULT_CONTROL: u64 = 0;
+
+#[cfg(target_arch = "x86_64")]
+fn read_control() -> u64 {
+    let mut value: u32 = 0;
+    // SAFETY: stmxcsr stores four bytes to the given address.
+    unsafe { std::arch::asm!("stmxcsr [{}]", in(reg) &mut value, options(nostack)) };
+    u64::from(value)
+}
+
+#[cfg(target_arch = "x86_64")]
+fn write_control(value: u64) {
+    let value = (value & 0xffff) as u32;
+    // SAFETY: ldmxcsr loads four bytes; the value is the default or one read before, so no reserved bit is set.
+    unsafe { std::arch::asm!("ldmxcsr [{}]", in(reg) &value, options(nostack, readonly)) };
+}
+
+#[cfg(target_arch = "aarch64")]
+fn read_control() -> u64 {
+    let value: u64;
+    // SAFETY: reading FPCR has no effect.
+    unsafe { std::arch::asm!("mrs {}, fpcr", out(reg) value, options(nomem, nostack)) };
+    value
+}
+
+#[cfg(target_arch = "aarch64")]
+fn write_control(value: u64) {
+    // SAFETY: the value is the default or one read before.
+    unsafe { std::arch::asm!("msr fpcr, {}", in(reg) value, options(nomem, nostack)) };
+}
+
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+fn read_control() -> u64 {
+    0
+}
+
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+fn write_control(_value: u64) {}
+
+/// Threads to use by default: what affinity mask and cgroup quota allow, rounded down, at least one.
+pub fn default_threads() -> usize {
+    std::thread::available_parallelism().map_or(1, |n| n.get())
+}
+
+/// Bytes that the system says a program may still take without swapping; `None` where it says nothing.
+pub fn available_memory() -> Option<u64> {
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    {
+        let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+        let line = text.lines().find_map(|l| l.strip_prefix("MemAvailable:"))?;
+        let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+        Some(kib * 1024)
+    }
+    #[cfg(not(any(target_os = "linux", target_os = "android")))]
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn region_is_zeroed_aligned_and_released() {
+        let mut r = Region::new(1 << 20, false).unwrap();
+        assert_eq!(r.as_ptr() as usize % ALIGN, 0);
+        assert!(r.bytes().iter().all(|&b| b == 0));
+        r.bytes_mut().fill(7);
+        r.release(100, (1 << 20) - 200);
+        let page = page_size();
+        assert_eq!(r.bytes()[page - 1], 7);
+        assert_eq!(r.bytes()[page], 0);
+        assert_eq!(r.bytes()[(1 << 20) - 1], 7);
+    }
+
+    #[test]
+    fn absurd_region_is_refused() {
+        assert_eq!(Region::new(usize::MAX / 2, false).unwrap_err().n_bytes, align_up(usize::MAX / 2));
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[test]
+    fn float_environment_is_set_and_restored() {
+        // Round up and flush to zero, as audio hosts set it.
+        write_control(0x1f80 | 0x8000 | 0x4000);
+        {
+            let _env = FloatEnv::default_here();
+            assert_eq!(read_control(), DEFAULT_CONTROL);
+        }
+        assert_eq!(read_control() & 0xffc0, 0x1f80 | 0x8000 | 0x4000);
+        write_control(DEFAULT_CONTROL);
+    }
+}
