@@ -21,14 +21,7 @@
 //! ```
 #![forbid(unsafe_code)]
 #![deny(clippy::arithmetic_side_effects, clippy::indexing_slicing)]
-#![cfg_attr(
-    test,
-    allow(
-        clippy::arithmetic_side_effects,
-        clippy::indexing_slicing,
-        reason = "a test may panic"
-    )
-)]
+#![cfg_attr(test, allow(clippy::arithmetic_side_effects, clippy::indexing_slicing, reason = "a test may panic"))]
 
 mod cursor;
 mod error;

@@ -52,27 +52,14 @@ fn the_frame_itself_is_sound() {
 
 #[test]
 fn a_key_that_occurs_twice() {
-    let bytes = file(0, 3, |b| {
-        [b"k", b"l", b"k"].into_iter().for_each(|key| entry(b, key))
-    });
-    assert_eq!(
-        error(&bytes),
-        Error::KeyDuplicate {
-            key: "k".to_owned()
-        }
-    );
+    let bytes = file(0, 3, |b| [b"k", b"l", b"k"].into_iter().for_each(|key| entry(b, key)));
+    assert_eq!(error(&bytes), Error::KeyDuplicate { key: "k".to_owned() });
 }
 
 #[test]
 fn a_key_that_is_not_utf8() {
     let bytes = file(0, 1, |b| entry(b, b"\xff\xfe"));
-    assert_eq!(
-        error(&bytes),
-        Error::KeyEncoding {
-            index: 0,
-            found: "\\xff\\xfe".to_owned()
-        }
-    );
+    assert_eq!(error(&bytes), Error::KeyEncoding { index: 0, found: "\\xff\\xfe".to_owned() });
 }
 
 #[test]
@@ -90,13 +77,7 @@ fn a_boolean_of_2() {
         b.extend([0, 1, 2]);
     });
     for bytes in [one, in_array] {
-        assert_eq!(
-            error(&bytes),
-            Error::Bool {
-                key: "k".to_owned(),
-                found: 2
-            }
-        );
+        assert_eq!(error(&bytes), Error::Bool { key: "k".to_owned(), found: 2 });
     }
 }
 
@@ -106,34 +87,20 @@ fn a_tensor_that_occurs_twice() {
         row(b, b"t", 0, 0);
         row(b, b"t", 0, 32);
     });
-    assert_eq!(
-        error(&bytes),
-        Error::TensorDuplicate {
-            name: "t".to_owned()
-        }
-    );
+    assert_eq!(error(&bytes), Error::TensorDuplicate { name: "t".to_owned() });
 }
 
 #[test]
 fn a_tensor_name_that_is_not_utf8() {
     let bytes = file(1, 0, |b| row(b, b"\xc3", 0, 0));
-    assert_eq!(
-        error(&bytes),
-        Error::TensorNameEncoding {
-            index: 0,
-            found: "\\xc3".to_owned()
-        }
-    );
+    assert_eq!(error(&bytes), Error::TensorNameEncoding { index: 0, found: "\\xc3".to_owned() });
 }
 
 #[test]
 fn every_removed_type_says_so() {
     for removed in &REMOVED {
         let text = error(&file(1, 0, |b| row(b, b"t", removed.id, 0))).to_string();
-        assert!(
-            text.contains(removed.was) && text.contains("removed"),
-            "{text}"
-        );
+        assert!(text.contains(removed.was) && text.contains("removed"), "{text}");
     }
 }
 
@@ -141,48 +108,24 @@ fn every_removed_type_says_so() {
 fn names_in_messages_neither_break_the_line_nor_reach_a_terminal() {
     let nasty = b"a\nb\x1b[2Jc";
     let text = error(&file(1, 0, |b| row(b, nasty, 99, 0))).to_string();
-    assert!(
-        !text.contains('\n') && !text.contains('\x1b') && text.contains("a\\nb"),
-        "{text}"
-    );
+    assert!(!text.contains('\n') && !text.contains('\x1b') && text.contains("a\\nb"), "{text}");
     let long = "k".repeat(65535);
-    let text = error(&file(0, 2, |b| {
-        [0, 1].iter().for_each(|_| entry(b, long.as_bytes()))
-    }))
-    .to_string();
+    let text = error(&file(0, 2, |b| [0, 1].iter().for_each(|_| entry(b, long.as_bytes())))).to_string();
     assert!(text.len() < 200, "{} bytes", text.len());
 }
 
 #[test]
 fn a_count_above_what_the_file_can_hold_is_refused_before_anything_is_read() {
     let bytes = file(u64::MAX, 0, |_| {});
-    assert!(matches!(
-        error(&bytes),
-        Error::Count {
-            found: u64::MAX,
-            max: 11,
-            ..
-        }
-    ));
+    assert!(matches!(error(&bytes), Error::Count { found: u64::MAX, max: 11, .. }));
     // As many as could just fit are tried, and run into the end.
     let bytes = file(11, 0, |_| {});
-    assert!(matches!(
-        error(&bytes),
-        Error::TensorDuplicate { .. } | Error::Truncated { .. }
-    ));
+    assert!(matches!(error(&bytes), Error::TensorDuplicate { .. } | Error::Truncated { .. }));
 }
 
 #[test]
 fn alignments() {
-    for (alignment, ok) in [
-        (0u32, false),
-        (1, false),
-        (4, false),
-        (8, true),
-        (24, false),
-        (65536, true),
-        (131072, false),
-    ] {
+    for (alignment, ok) in [(0u32, false), (1, false), (4, false), (8, true), (24, false), (65536, true), (131072, false)] {
         let mut w = Writer::new();
         w.set("general.alignment", 8u32);
         w.alignment = if ok { alignment.into() } else { 8 };
@@ -194,12 +137,7 @@ fn alignments() {
             bytes[at..at + 4].copy_from_slice(&alignment.to_le_bytes());
         }
         let found = Gguf::parse(&bytes);
-        assert_eq!(
-            found.is_ok(),
-            ok,
-            "alignment {alignment}: {:?}",
-            found.err()
-        );
+        assert_eq!(found.is_ok(), ok, "alignment {alignment}: {:?}", found.err());
     }
 }
 
@@ -215,8 +153,5 @@ fn other_files_are_told_apart() {
     assert!(text(b"\xef\xbb\xbfGGUF").contains("byte order mark"));
     assert!(text(b"version https://git-lfs.github.com/spec/v1\n").contains("git lfs pull"));
     assert!(text(b"GGUF\x04\0\0\0................").contains("version 4"));
-    assert!(
-        text(b"GGUF\0\0\0\x01................").contains("version 1"),
-        "big-endian version 1"
-    );
+    assert!(text(b"GGUF\0\0\0\x01................").contains("version 1"), "big-endian version 1");
 }

@@ -15,11 +15,7 @@ const _: () = assert!(BYTES == 1 + ELEMS / 2);
 /// Twice the values of E2M1: sign, two bits of exponent, one bit of mantissa.
 pub(super) const E2M1: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
 
-const LATTICE: LatticeRow = LatticeRow {
-    group: 32,
-    has_min: false,
-    unpack,
-};
+const LATTICE: LatticeRow = LatticeRow { group: 32, has_min: false, unpack };
 
 pub(super) const ROW: FormatRow = FormatRow {
     ty: TensorType::MXFP4,
@@ -40,9 +36,5 @@ fn unpack(block: &[u8], q: &mut [i8], scale: &mut [f32], _min: &mut [f32]) {
 /// 2^(e - 128), half of what E8M0 means; 0 and 1 are subnormal numbers.
 fn half_e8m0(e: u8) -> f32 {
     let e = u32::from(e);
-    f32::from_bits(if e < 2 {
-        0x0020_0000 << e
-    } else {
-        (e - 1) << 23
-    })
+    f32::from_bits(if e < 2 { 0x0020_0000 << e } else { (e - 1) << 23 })
 }

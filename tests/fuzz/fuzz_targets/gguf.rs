@@ -23,12 +23,7 @@ fuzz_target!(|bytes: &[u8]| {
     };
     for (key, value) in gguf.metadata.iter() {
         assert!(gguf.metadata.get(key).is_some());
-        let _ = (
-            gguf.metadata.u32(key),
-            gguf.metadata.f32(key),
-            gguf.metadata.str(key),
-            value.to_string(),
-        );
+        let _ = (gguf.metadata.u32(key), gguf.metadata.f32(key), gguf.metadata.str(key), value.to_string());
         if let Value::Array(array) = value {
             walk(&array);
         }
@@ -39,36 +34,23 @@ fuzz_target!(|bytes: &[u8]| {
         assert_eq!(gguf.tensor(tensor.name), Some(tensor));
         if tensor.ty.row().decode.is_some() {
             // Blocks take at least an eighth of a byte per element.
-            let mut out =
-                vec![0.0; usize::try_from(tensor.n_elems()).expect("bounded by the data")];
+            let mut out = vec![0.0; usize::try_from(tensor.n_elems()).expect("bounded by the data")];
             decode_row(tensor.ty, data, &mut out).expect("whole blocks");
         }
     }
-    let _ = (
-        SplitInfo::of(&gguf),
-        split::siblings(&gguf, "m-00001-of-00002.gguf"),
-        split::check_set(std::slice::from_ref(&gguf)),
-    );
+    let _ = (SplitInfo::of(&gguf), split::siblings(&gguf, "m-00001-of-00002.gguf"), split::check_set(std::slice::from_ref(&gguf)));
 
-    let written = Writer::from_gguf(&gguf)
-        .to_bytes()
-        .expect("what was read can be written");
+    let written = Writer::from_gguf(&gguf).to_bytes().expect("what was read can be written");
     let again = Gguf::parse(&written).expect("what was written can be read");
     assert_eq!(again.metadata.len(), gguf.metadata.len());
     for (tensor, copy) in gguf.tensors.iter().zip(&again.tensors) {
-        assert_eq!(
-            (tensor.name, tensor.ty, tensor.dims),
-            (copy.name, copy.ty, copy.dims)
-        );
+        assert_eq!((tensor.name, tensor.ty, tensor.dims), (copy.name, copy.ty, copy.dims));
         assert_eq!(gguf.tensor_bytes(tensor), again.tensor_bytes(copy));
     }
     for ((key, value), (copy_key, copy)) in gguf.metadata.iter().zip(again.metadata.iter()) {
         assert_eq!(key, copy_key);
         // As text, so that NaN equals NaN.
-        assert_eq!(
-            format!("{:?}", OwnedValue::from(value)),
-            format!("{:?}", OwnedValue::from(copy))
-        );
+        assert_eq!(format!("{:?}", OwnedValue::from(value)), format!("{:?}", OwnedValue::from(copy)));
     }
     let twice = Writer::from_gguf(&again).to_bytes().expect("writable");
     assert_eq!(twice, written);
