@@ -1,7 +1,7 @@
 //! `f32` elementary functions: branch-free, vectorisable, the same bits everywhere.
 //!
-//! Accuracy is stated in ulp of the correctly rounded result and tested over all exponents by default, over all 2^32
-//! inputs in the full suite. Coefficients are minimax fits (Remez exchange) of the quotient that each comment names,
+//! Accuracy is stated in units in the last place (ulp) against the exact result, and tested over all exponents by default,
+//! over all 2^32 inputs in the full suite. Coefficients are minimax fits (Remez exchange) of the quotient that each comment names,
 //! rounded to `f32`.
 
 use std::f32::consts::{LN_2, LOG2_E};

@@ -359,6 +359,9 @@ impl<'a> Candidates<'a> {
             // Most of the mass lies near the maximum: look there before listing the whole vocabulary.
             for distance in [4.0f32, 8.0, 16.0, f32::INFINITY] {
                 self.collect(distance.mul_add(-self.temperature, max), f32::MAX);
+                if self.falls_short(max, target) && distance < f32::INFINITY {
+                    continue;
+                }
                 if let Some(n) = self.prefix_reaching(max, target, false) {
                     self.work.keys.truncate(n.max(1));
                     break;
@@ -385,6 +388,9 @@ impl<'a> Candidates<'a> {
                 // Listed a little wider than trusted, since the bounds are rounded.
                 let (lo, hi) = (mean - 1.01 * width, mean + 1.01 * width);
                 self.collect(lo.mul_add(self.temperature, max), hi.mul_add(self.temperature, max));
+                if self.falls_short(max, target) && width < f32::INFINITY {
+                    continue;
+                }
                 self.key_by_deviation(max, mean);
                 if let Some(n) = self.prefix_reaching(max, target, false) {
                     let n = n.max(1);
@@ -398,6 +404,13 @@ impl<'a> Candidates<'a> {
         }
         self.refresh();
         self.sort();
+    }
+
+    /// Whether the list clearly weighs less than `target`, in which case sorting it would be for nothing.
+    fn falls_short(&self, max: f32, target: f64) -> bool {
+        let mut buffers = Buffers::new();
+        let sums = self.work.keys.chunks(BLOCK).map(|keys| f64::from(self.weigh_keys(keys, max, &mut buffers).1));
+        sums.sum::<f64>() < 0.999 * target
     }
 
     /// Replaces the order half of each key by the distance of the token's surprise from the entropy.

@@ -104,37 +104,46 @@ wide! {
         if b > a { b } else { a }
     }
 
-    /// The index of the first element equal to `x`.
+    /// The index of the first element equal to `x`, the maximum of `xs`.
     fn position(xs: &[f32], x: f32) -> Option<usize> {
-        let (blocks, _) = xs.as_chunks::<STRIDE>();
-        let mut first = blocks.len() * STRIDE;
-        for (n, block) in blocks.iter().enumerate() {
-            let mut hit = [0u32; 16];
-            for i in 0..STRIDE {
-                hit[i % 16] |= u32::from(block[i] == x);
-            }
-            if hit != [0; 16] {
-                first = n * STRIDE;
+        let (blocks, _) = xs.as_chunks::<BLOCK>();
+        let mut first = 0;
+        for block in blocks {
+            // A block's maximum is at least x where x is in it.
+            if math::max16(block) >= x {
                 break;
             }
+            first += BLOCK;
         }
         xs[first..].iter().position(|&y| y == x).map(|i| first + i)
     }
 
     /// out\[i\] = e^((xs\[i\] - max) / temperature), and their sum in the 16-lane order; at most [`BLOCK`] elements.
     fn weights(xs: &[f32], max: f32, temperature: f32, out: &mut [f32]) -> f32 {
-        let out = &mut out[..xs.len()];
+        let mut lanes = [0.0f32; 16];
+        let (x_blocks, x_rest) = xs.as_chunks::<16>();
+        let (w_blocks, w_rest) = out[..xs.len()].as_chunks_mut::<16>();
         // Division by 1 changes nothing but the time.
         if temperature == 1.0 {
-            for (w, &x) in out.iter_mut().zip(xs) {
-                *w = math::exp(x - max);
+            for (w, x) in w_blocks.iter_mut().zip(x_blocks) {
+                for i in 0..16 {
+                    w[i] = math::exp(x[i] - max);
+                    lanes[i] += w[i];
+                }
             }
         } else {
-            for (w, &x) in out.iter_mut().zip(xs) {
-                *w = math::exp((x - max) / temperature);
+            for (w, x) in w_blocks.iter_mut().zip(x_blocks) {
+                for i in 0..16 {
+                    w[i] = math::exp((x[i] - max) / temperature);
+                    lanes[i] += w[i];
+                }
             }
         }
-        math::sum16(out)
+        for ((w, &x), lane) in w_rest.iter_mut().zip(x_rest).zip(&mut lanes) {
+            *w = math::exp((x - max) / temperature);
+            *lane += *w;
+        }
+        math::sum16(&lanes)
     }
 
     /// The sum of ws\[i\] (xs\[i\] - max) / temperature in the 16-lane order, where no weight counts as 0.
@@ -158,15 +167,20 @@ wide! {
 
     /// Appends the keys of all elements in [lo, hi], in the order of ids.
     fn collect(xs: &[f32], lo: f32, hi: f32, keys: &mut Vec<u64>) -> () {
-        for (n, block) in xs.chunks(STRIDE).enumerate() {
-            if math::max16(block) >= lo {
-                for (i, &x) in block.iter().enumerate() {
-                    if x >= lo && x <= hi {
-                        keys.push(key(x, (n * STRIDE + i) as u32));
-                    }
+        let mut visit = |start: usize, block: &[f32]| {
+            for (i, &x) in block.iter().enumerate() {
+                if x >= lo && x <= hi {
+                    keys.push(key(x, (start + i) as u32));
                 }
             }
+        };
+        let (blocks, rest) = xs.as_chunks::<STRIDE>();
+        for (n, block) in blocks.iter().enumerate() {
+            if math::max16(block) >= lo {
+                visit(n * STRIDE, block);
+            }
         }
+        visit(blocks.len() * STRIDE, rest);
     }
 
     /// Fills `keys` with the `k` smallest keys (largest logits) of the elements above -inf, in no order; k > 0.
@@ -177,25 +191,30 @@ wide! {
         let full = top_k_room(k);
         let mut worst = u64::MAX;
         let mut lo = f32::MIN;
-        for (n, block) in xs.chunks(STRIDE).enumerate() {
-            if math::max16(block) < lo {
-                continue;
-            }
+        let mut visit = |start: usize, block: &[f32], lo: f32| {
             for (i, &x) in block.iter().enumerate() {
                 if x >= lo {
-                    let key = key(x, (n * STRIDE + i) as u32);
+                    let key = key(x, (start + i) as u32);
                     if key < worst {
                         keys.push(key);
                     }
                 }
             }
-            if keys.len() + STRIDE > full {
-                keys.select_nth_unstable(k - 1);
-                keys.truncate(k);
-                worst = keys[k - 1];
-                lo = xs[worst as u32 as usize];
+            if keys.len() + STRIDE <= full {
+                return lo;
+            }
+            keys.select_nth_unstable(k - 1);
+            keys.truncate(k);
+            worst = keys[k - 1];
+            xs[worst as u32 as usize]
+        };
+        let (blocks, rest) = xs.as_chunks::<STRIDE>();
+        for (n, block) in blocks.iter().enumerate() {
+            if math::max16(block) >= lo {
+                lo = visit(n * STRIDE, block, lo);
             }
         }
+        visit(blocks.len() * STRIDE, rest, lo);
         if keys.len() > k {
             keys.select_nth_unstable(k - 1);
             keys.truncate(k);
@@ -301,6 +320,7 @@ mod tests {
                 }
             }
             assert_eq!(position(level, &[1.0, 2.0], 3.0), None);
+            assert_eq!(position(level, &[1.0, 2.0, 2.0], 2.0), Some(1), "the first of equals");
         }
     }
 }
