@@ -69,3 +69,27 @@ fn published_templates_render_as_jinja2_does() {
     assert_eq!(n, 105);
     assert!(wrong.is_empty(), "{} wrong\n{}", wrong.len(), wrong.join("\n"));
 }
+
+/// Small templates, one feature each: `core/tests/data/template_cases.py` writes what jinja2 makes of them.
+#[test]
+fn small_templates_render_as_jinja2_does() {
+    let expected: Json = serde_json::from_str(include_str!("data/template_cases.json")).unwrap();
+    let vars = expected["vars"].as_object().unwrap();
+    let messages = &vars["messages"];
+    let now = Clock::Fixed(CivilTime::parse_iso(expected["now"].as_str().unwrap()).unwrap());
+    let mut wrong = Vec::new();
+    let cases = expected["cases"].as_array().unwrap();
+    for case in cases {
+        let (source, want) = (case[0].as_str().unwrap(), case[1].as_str());
+        let got = ChatTemplate::new(source, TemplateOptions::default())
+            .and_then(|template| template.render(&RenderRequest { vars: Some(vars), now, ..RenderRequest::new(messages) }));
+        match (&got, want) {
+            (Ok(got), Some(want)) if got.text == want => {}
+            (Err(_), None) => {}
+            (Ok(got), _) => wrong.push(format!("{source:?}\n got {:?}\nwant {want:?} {}", got.text, case[2])),
+            (Err(error), _) => wrong.push(format!("{source:?}\n got error {error}\nwant {want:?}")),
+        }
+    }
+    assert!(cases.len() > 500);
+    assert!(wrong.is_empty(), "{} of {} wrong\n{}", wrong.len(), cases.len(), wrong.join("\n"));
+}

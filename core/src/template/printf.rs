@@ -77,7 +77,13 @@ pub(super) fn str_format(format: &Text, args: Args, budget: &mut Budget) -> Resu
                 return failed(format!("format() doesn't know the conversion '{conversion}'"));
             }
         };
-        show(&shown, &parse_spec(spec)?, &mut buf, budget)?;
+        if spec.is_empty() {
+            let shown = to_text(&shown, budget)?;
+            budget.build(shown.weight())?;
+            buf.push(&shown);
+        } else {
+            show(&shown, &parse_spec(spec)?, &mut buf, budget)?;
+        }
     }
     Ok(buf.finish())
 }
@@ -219,7 +225,7 @@ fn parse_spec(spec: &str) -> Result<Spec, Error> {
 }
 
 fn show(value: &Value, spec: &Spec, buf: &mut TextBuf, budget: &mut Budget) -> Result<(), Error> {
-    let numeric = value.as_float().is_some() && !(matches!(value, Value::Bool(_)) && spec.kind.is_none());
+    let numeric = value.as_float().is_some();
     let (sign, body) = if numeric && spec.kind != Some('s') {
         number(value, spec)?
     } else if matches!(spec.kind, None | Some('s')) {

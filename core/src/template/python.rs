@@ -40,12 +40,16 @@ pub(super) fn repr_into(value: &Value, buf: &mut TextBuf, budget: &mut Budget) -
             return Ok(());
         }
         Value::List(list) => {
-            buf.push_plain("[");
+            buf.push_plain(if list.is_tuple() { "(" } else { "[" });
             for (i, item) in list.items().iter().enumerate() {
                 buf.push_plain(if i == 0 { "" } else { ", " });
                 repr_into(item, buf, budget)?;
             }
-            buf.push_plain("]");
+            buf.push_plain(match (list.is_tuple(), list.items().len()) {
+                (true, 1) => ",)",
+                (true, _) => ")",
+                (false, _) => "]",
+            });
             return budget.build(2 * list.items().len() + 2);
         }
         Value::Dict(dict) => {
@@ -158,7 +162,7 @@ macro_rules! methods {
 /// sandbox that `apply_chat_template` renders in.
 static METHODS: &[Method] = methods! {
     Str "capitalize" |s, a, b| none("capitalize", s, a, b, capitalize);
-    Str "casefold" |s, a, b| none("casefold", s, a, b, |t| t.map_chars(char::to_lowercase));
+    Str "casefold" |s, a, b| none("casefold", s, a, b, |t| t.map_chars(casefold));
     Str "center" |s, a, b| pad(s, a, b, "center");
     Str "count" count;
     Str "endswith" |s, a, b| affix(s, a, b, "endswith", |s, p| s.ends_with(p));
@@ -330,9 +334,30 @@ pub(super) fn lower(text: &Text) -> Text {
 pub(super) fn capitalize(text: &Text) -> Text {
     let first = text.as_str().chars().next().map_or(0, char::len_utf8);
     let mut buf = TextBuf::default();
-    buf.push(&text.slice(0..first).map_chars(char::to_uppercase));
+    buf.push(&text.slice(0..first).map_chars(title_case));
     buf.push(&lower(&text.slice(first..text.len())));
     buf.finish()
+}
+
+/// A character at the start of a word: in upper case, but of two letters in one only the first.
+fn title_case(c: char) -> impl Iterator<Item = char> {
+    let single = match c {
+        '\u{1c4}'..='\u{1c6}' => Some('\u{1c5}'),
+        '\u{1c7}'..='\u{1c9}' => Some('\u{1c8}'),
+        '\u{1ca}'..='\u{1cc}' => Some('\u{1cb}'),
+        '\u{1f1}'..='\u{1f3}' => Some('\u{1f2}'),
+        _ => None,
+    };
+    let upper = c.to_uppercase().enumerate();
+    let spelled = upper.map(|(i, c)| if i == 0 { c } else { c.to_lowercase().next().unwrap_or(c) });
+    single.into_iter().chain(spelled.take(if single.is_some() { 0 } else { 3 }))
+}
+
+/// A character for comparison without case: upper case first, which spells `ß` out; the dotless i stays.
+fn casefold(c: char) -> impl Iterator<Item = char> {
+    let kept = (c == 'ı').then_some(c);
+    let folded = c.to_uppercase().flat_map(char::to_lowercase);
+    kept.into_iter().chain(folded.take(if kept.is_some() { 0 } else { 9 }))
 }
 
 /// `str.title`.
@@ -340,7 +365,7 @@ pub(super) fn title(text: &Text) -> Text {
     let mut buf = TextBuf::default();
     let mut in_word = false;
     for (_, c, trusted) in text.chars() {
-        let cased: Vec<char> = if in_word { c.to_lowercase().collect() } else { c.to_uppercase().collect() };
+        let cased: Vec<char> = if in_word { c.to_lowercase().collect() } else { title_case(c).collect() };
         in_word = c.is_alphabetic();
         for c in cased {
             buf.push_char(c, trusted);
@@ -417,7 +442,7 @@ pub(super) fn items(value: &Value, budget: &mut Budget) -> Result<Value, Error> 
             let pairs = dict
                 .entries()
                 .iter()
-                .map(|(key, value)| Value::list(vec![key.clone(), value.clone()], budget))
+                .map(|(key, value)| Value::tuple(vec![key.clone(), value.clone()], budget))
                 .collect::<Result<_, _>>()?;
             Value::list(pairs, budget)
         }
@@ -590,7 +615,7 @@ fn partition(value: &Value, args: Args, budget: &mut Budget, name: &'static str,
         None if last => [empty.clone(), empty, text.clone()],
         None => [text.clone(), empty.clone(), empty],
     };
-    Value::list(parts.into_iter().map(Value::Str).collect(), budget)
+    Value::tuple(parts.into_iter().map(Value::Str).collect(), budget)
 }
 
 fn split(value: &Value, args: Args, budget: &mut Budget, name: &'static str, last: bool) -> Result<Value, Error> {

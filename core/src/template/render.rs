@@ -398,12 +398,12 @@ impl<'a> Renderer<'a> {
             Expr::Float(f) => Ok(Value::Float(*f)),
             Expr::Str(text) => Ok(Value::Str(text.clone())),
             Expr::Var(name) => Ok(self.lookup(*name, scope)),
-            Expr::List(items) => {
+            Expr::List { items, is_tuple } => {
                 let mut values = Vec::with_capacity(items.len());
                 for item in items {
                     values.push(self.eval(item, scope)?);
                 }
-                Value::list(values, &mut self.budget)
+                Value::sequence(values, *is_tuple, &mut self.budget)
             }
             Expr::Dict(entries) => {
                 let mut values = Vec::with_capacity(entries.len());
@@ -668,7 +668,7 @@ impl<'a> Renderer<'a> {
         }
         let extra: Vec<Value> = positional.collect();
         match self.program.id("varargs") {
-            Some(id) => scope.set(id, Value::list(extra, &mut self.budget)?),
+            Some(id) => scope.set(id, Value::tuple(extra, &mut self.budget)?),
             None if !extra.is_empty() => {
                 return failed(format!("{name}() takes {} arguments, {n_given} were given", decl.params.len()));
             }

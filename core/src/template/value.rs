@@ -38,10 +38,11 @@ pub(super) enum Value {
     Helper(usize),
 }
 
-/// A list (or tuple: the parser doesn't tell them apart).
+/// A list or a tuple.
 #[derive(Debug)]
 pub(super) struct List {
     items: Vec<Value>,
+    is_tuple: bool,
     depth: u32,
 }
 
@@ -78,6 +79,11 @@ impl List {
     /// The items.
     pub(super) fn items(&self) -> &[Value] {
         &self.items
+    }
+
+    /// Whether it is a tuple: it prints and compares as one.
+    pub(super) fn is_tuple(&self) -> bool {
+        self.is_tuple
     }
 }
 
@@ -133,9 +139,19 @@ impl Value {
 
     /// A list of these items.
     pub(super) fn list(items: Vec<Value>, budget: &mut Budget) -> Result<Value, Error> {
+        Value::sequence(items, false, budget)
+    }
+
+    /// A tuple of these items.
+    pub(super) fn tuple(items: Vec<Value>, budget: &mut Budget) -> Result<Value, Error> {
+        Value::sequence(items, true, budget)
+    }
+
+    /// A list or tuple of these items.
+    pub(super) fn sequence(items: Vec<Value>, is_tuple: bool, budget: &mut Budget) -> Result<Value, Error> {
         budget.build(items.len() * ITEM_BYTES)?;
         let depth = deeper(items.iter().map(Value::depth))?;
-        Ok(Value::List(Rc::new(List { items, depth })))
+        Ok(Value::List(Rc::new(List { items, is_tuple, depth })))
     }
 
     /// A dict of these entries; a later one with the same key replaces the value, not the place.
@@ -214,6 +230,7 @@ impl Value {
             Value::Int(_) => "int",
             Value::Float(_) => "float",
             Value::Str(_) => "str",
+            Value::List(list) if list.is_tuple => "tuple",
             Value::List(_) => "list",
             Value::Dict(_) => "dict",
             Value::Namespace(_) => "Namespace",
@@ -276,7 +293,7 @@ impl Value {
                 a.as_str() == b.as_str()
             }
             (Value::List(a), Value::List(b)) => {
-                if a.items.len() != b.items.len() {
+                if a.items.len() != b.items.len() || a.is_tuple != b.is_tuple {
                     return Ok(false);
                 }
                 for (a, b) in a.items.iter().zip(&b.items) {
