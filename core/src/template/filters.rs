@@ -8,9 +8,10 @@ use super::json;
 use super::limits::Budget;
 use super::ops;
 use super::predicates;
+use super::print::{self, to_text};
 use super::printf;
 use super::provenance::{Text, TextBuf};
-use super::python::{self, to_text};
+use super::python;
 use super::value::{ITEM_BYTES, Value};
 use std::cmp::Ordering;
 
@@ -191,7 +192,7 @@ fn title(text: &Text) -> Text {
         } else {
             c.to_uppercase().for_each(|c| buf.push_char(c, trusted));
         }
-        in_word = !(python::is_space(c) || "-({[<".contains(c));
+        in_word = !(print::is_space(c) || "-({[<".contains(c));
     }
     buf.finish()
 }
@@ -472,7 +473,7 @@ fn slice(v: Value, p: &mut Params, b: &mut Budget) -> Result<Value, Error> {
 }
 
 fn parse_float(text: &str) -> Option<f64> {
-    let text = text.trim_matches(python::is_space);
+    let text = text.trim_matches(print::is_space);
     // Rust takes the words that Python takes; Python also takes underscores between digits.
     let plain: String = text.chars().filter(|c| *c != '_').collect();
     plain.parse().ok()
@@ -484,7 +485,7 @@ fn int(v: Value, p: &mut Params, _: &mut Budget) -> Result<Value, Error> {
     let whole = |f: f64| (f.is_finite() && f.abs() < 1e38).then_some(f.trunc() as i128);
     let parsed = match &v {
         Value::Str(text) => {
-            let text = text.as_str().trim_matches(python::is_space);
+            let text = text.as_str().trim_matches(print::is_space);
             let plain: String = text.chars().filter(|c| *c != '_').collect();
             let digits = match base {
                 16 => plain.trim_start_matches("0x").trim_start_matches("0X"),

@@ -2,6 +2,7 @@
 
 use super::error::{Error, failed};
 use super::limits::Budget;
+use super::print;
 use super::printf;
 use super::provenance::{Text, TextBuf};
 use super::python;
@@ -13,7 +14,7 @@ use std::rc::Rc;
 pub(super) fn binary(op: BinOp, a: &Value, b: &Value, budget: &mut Budget) -> Result<Value, Error> {
     match (op, a, b) {
         (BinOp::Concat, _, _) => {
-            let (a, b) = (python::to_text(a, budget)?, python::to_text(b, budget)?);
+            let (a, b) = (print::to_text(a, budget)?, print::to_text(b, budget)?);
             concat(&a, &b, budget)
         }
         (BinOp::Add, Value::Str(a), Value::Str(b)) => concat(a, b, budget),

@@ -3,8 +3,8 @@
 use super::args::Args;
 use super::error::{Error, failed};
 use super::limits::Budget;
+use super::print::{self, to_text};
 use super::provenance::{Text, TextBuf};
-use super::python::{self, to_text};
 use super::value::Value;
 
 /// How one value is to be shown.
@@ -182,7 +182,7 @@ pub(super) fn percent(format: &Text, values: &[Value], budget: &mut Budget) -> R
 
 fn repr(value: &Value, budget: &mut Budget) -> Result<Text, Error> {
     let mut buf = TextBuf::default();
-    python::repr_into(value, &mut buf, budget)?;
+    print::repr_into(value, &mut buf, budget)?;
     Ok(buf.finish())
 }
 
@@ -240,6 +240,7 @@ fn show(value: &Value, spec: &Spec, buf: &mut TextBuf, budget: &mut Budget) -> R
     let width = sign.chars().count() + body.as_str().chars().count();
     let missing = spec.width.saturating_sub(width);
     let fill = spec.fill.unwrap_or(' ');
+    budget.step(missing)?;
     budget.build(missing.saturating_mul(fill.len_utf8()).saturating_add(body.weight() + sign.len()))?;
     let (before, inside, after) = match spec.align.unwrap_or(if numeric { '>' } else { '<' }) {
         '<' => (0, 0, missing),
@@ -288,7 +289,7 @@ fn number(value: &Value, spec: &Spec) -> Result<(String, Text), Error> {
         (_, kind) => {
             let f = value.as_float().unwrap_or(f64::NAN).abs();
             match kind {
-                _ if !f.is_finite() => python::float_repr(f),
+                _ if !f.is_finite() => print::float_repr(f),
                 Some('f' | 'F') => format!("{f:.precision$}"),
                 Some('e') => exponent(&format!("{f:.precision$e}")),
                 Some('E') => exponent(&format!("{f:.precision$e}")).to_uppercase(),
@@ -296,7 +297,7 @@ fn number(value: &Value, spec: &Spec) -> Result<(String, Text), Error> {
                 Some('G') => general(f, precision).to_uppercase(),
                 Some(_) => general(f, precision),
                 None if spec.precision.is_some() => general(f, precision),
-                None => python::float_repr(f),
+                None => print::float_repr(f),
             }
         }
     };

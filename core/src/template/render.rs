@@ -12,8 +12,8 @@ use super::filters;
 use super::limits::{self, Budget, limit};
 use super::ops;
 use super::predicates;
+use super::print::to_text;
 use super::provenance::{Text, TextBuf};
-use super::python::to_text;
 use super::syntax::{Arg, CmpOp, Expr, For, Macro, Name, Program, Stmt, StmtKind, Target};
 use super::value::{ITEM_BYTES, Value};
 use std::cell::RefCell;
@@ -231,9 +231,7 @@ impl<'a> Renderer<'a> {
 
     fn print(&mut self, text: &Text, out: &mut TextBuf) -> Result<(), Error> {
         self.budget.build(text.weight())?;
-        if out.len() + text.len() > limits::MAX_OUTPUT {
-            return Err(limit("the number of bytes printed", limits::MAX_OUTPUT as u64));
-        }
+        self.budget.print(text.len())?;
         out.push(text);
         Ok(())
     }

@@ -66,6 +66,8 @@ enum Key {
 
 /// Bytes accounted for one item of a list or half an entry of a dict.
 pub(super) const ITEM_BYTES: usize = size_of::<Value>();
+/// Bytes accounted for a string of its own beside its characters: counters and the allocator's rounding.
+pub(super) const STR_BYTES: usize = 48;
 
 fn deeper(values: impl Iterator<Item = u32>) -> Result<u32, Error> {
     let depth = values.max().unwrap_or(0) + 1;
@@ -196,6 +198,7 @@ impl Value {
                 _ => return failed(format!("{n} is no number that can be held")),
             },
             Json::String(text) => {
+                budget.grant(text.len());
                 budget.build(text.len())?;
                 Value::Str(Text::untrusted(text))
             }
@@ -399,7 +402,10 @@ impl Value {
         let n = match self {
             Value::List(list) => list.items.len(),
             Value::Dict(dict) => dict.entries.len(),
-            Value::Str(text) => text.len(),
+            Value::Str(text) => {
+                budget.build(text.len() * STR_BYTES)?;
+                text.len()
+            }
             Value::Undefined(_) => 0,
             _ => return failed(format!("'{}' object is not iterable", self.type_name())),
         };

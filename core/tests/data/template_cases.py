@@ -140,7 +140,12 @@ def main():
             cases.append([source, env.from_string(source).render(**VARS)])
         except Exception as error:
             cases.append([source, None, f"{type(error).__name__}: {error}"])
-    print(json.dumps({"jinja2": jinja2.__version__, "now": NOW.isoformat(), "vars": VARS}, ensure_ascii=True)[:-1] + ', "cases": [')
+    directives = "%a %A %b %B %c %C %d %D %e %F %g %G %h %H %I %j %k %l %m %M %p %P %r %R %S %T %u %U %V %w %W %x %X %y %Y %-d %-m %-j %-I %_d %^a %Q"
+    days = [datetime.datetime(y, m, d, h, 59, 7) for y in (1970, 1999, 2000, 2020, 2023, 2024, 2025, 2026, 2100) for m, d, h in
+            ((1, 1, 0), (1, 2, 1), (1, 3, 11), (1, 4, 12), (1, 7, 13), (2, 28, 23), (3, 1, 9), (6, 30, 10), (10, 9, 12), (12, 28, 0), (12, 29, 5), (12, 30, 6), (12, 31, 23))]
+    dates = [[d.isoformat(), d.strftime(directives)] for d in days]
+    print(json.dumps({"directives": directives, "dates": dates}, ensure_ascii=True)[:-1] + ",")
+    print(json.dumps({"jinja2": jinja2.__version__, "now": NOW.isoformat(), "vars": VARS}, ensure_ascii=True)[1:-1] + ', "cases": [')
     print(",\n".join(json.dumps(case, ensure_ascii=True) for case in cases))
     print("]}")
 

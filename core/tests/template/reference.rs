@@ -1,46 +1,9 @@
-//! Chat templates against what jinja2 renders, and against people who type control tokens.
+//! Byte for byte what jinja2 renders.
 
-use selvedge_core::template::{ChatTemplate, CivilTime, Clock, Error, RenderRequest, Rendered, TemplateOptions};
-use serde_json::{Value as Json, json};
+use super::{case_file, published, request, template};
+use selvedge_core::template::{ChatTemplate, CivilTime, Clock, RenderRequest, TemplateOptions};
+use serde_json::Value as Json;
 use sha2::{Digest, Sha256};
-use std::path::PathBuf;
-
-/// The folder of test data, if it is there.
-fn cases() -> Option<PathBuf> {
-    let folder = std::env::var_os("SELVEDGE_CASES")
-        .map_or_else(|| PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/cases")), PathBuf::from);
-    if folder.is_dir() {
-        return Some(folder);
-    }
-    assert!(std::env::var_os("SELVEDGE_REQUIRE_CASES").is_none(), "no cases folder at {}", folder.display());
-    println!("skipped: no cases folder");
-    None
-}
-
-fn options() -> TemplateOptions {
-    TemplateOptions { bos: "<BOS>".to_owned(), eos: "<EOS>".to_owned(), tokens: Vec::new() }
-}
-
-fn template(source: &str) -> ChatTemplate {
-    ChatTemplate::new(source, options()).unwrap()
-}
-
-fn clock() -> Clock {
-    Clock::Fixed(CivilTime::parse_iso("2025-03-07T09:05:00").unwrap())
-}
-
-fn request(conversation: &Json) -> RenderRequest<'_> {
-    RenderRequest {
-        tools: conversation.get("tools"),
-        add_generation_prompt: conversation["add_generation_prompt"] == true,
-        now: clock(),
-        ..RenderRequest::new(&conversation["messages"])
-    }
-}
-
-fn case_file(name: &str) -> Option<String> {
-    Some(std::fs::read_to_string(cases()?.join("templates").join(name)).unwrap())
-}
 
 fn sha256(text: &str) -> String {
     Sha256::digest(text).iter().map(|byte| format!("{byte:02x}")).collect()
@@ -73,7 +36,7 @@ fn published_templates_render_as_jinja2_does() {
 /// Small templates, one feature each: `core/tests/data/template_cases.py` writes what jinja2 makes of them.
 #[test]
 fn small_templates_render_as_jinja2_does() {
-    let expected: Json = serde_json::from_str(include_str!("data/template_cases.json")).unwrap();
+    let expected: Json = serde_json::from_str(include_str!("../data/template_cases.json")).unwrap();
     let vars = expected["vars"].as_object().unwrap();
     let messages = &vars["messages"];
     let now = Clock::Fixed(CivilTime::parse_iso(expected["now"].as_str().unwrap()).unwrap());
@@ -92,4 +55,42 @@ fn small_templates_render_as_jinja2_does() {
     }
     assert!(cases.len() > 500);
     assert!(wrong.is_empty(), "{} of {} wrong\n{}", wrong.len(), cases.len(), wrong.join("\n"));
+}
+
+#[test]
+fn the_date_comes_from_the_clock_given() {
+    let Some((expected, _)) = published() else { return };
+    let source = case_file("meta-llama-Llama-3.2-3B-Instruct.jinja").unwrap();
+    let conversation = &expected["conversations"]["sys_multi"];
+    let got = template(&source).render(&request(conversation)).unwrap();
+    assert!(got.text.contains("Today Date: 07 Mar 2025"), "{}", got.text);
+    assert_eq!(got.text.chars().count(), 354);
+    let without = source.replace("strftime_now is defined", "nothing_now is defined");
+    assert_ne!(source, without);
+    assert!(template(&without).render(&request(conversation)).unwrap().text.contains("Today Date: 26 Jul 2024"));
+    let system = RenderRequest { now: Clock::System, ..request(conversation) };
+    assert!(!template(&source).render(&system).unwrap().text.contains("07 Mar 2025"));
+}
+
+/// Every directive on days around the turns of years, as Python writes them.
+#[test]
+fn dates_are_written_as_python_does() {
+    let expected: Json = serde_json::from_str(include_str!("../data/template_cases.json")).unwrap();
+    let dates = expected["dates"].as_array().unwrap();
+    assert!(dates.len() > 100);
+    for date in dates {
+        let time = CivilTime::parse_iso(date[0].as_str().unwrap()).unwrap();
+        assert_eq!(time.strftime(expected["directives"].as_str().unwrap()), date[1].as_str().unwrap(), "{}", date[0]);
+    }
+}
+
+#[test]
+fn special_tokens_have_their_names() {
+    let options = TemplateOptions { tokens: vec![("unk_token".to_owned(), "<unk>".to_owned())], ..super::options() };
+    let template = ChatTemplate::new("{{ bos_token }}{{ unk_token }}{{ eos_token }}{{ pad_token is defined }}", options).unwrap();
+    let messages = serde_json::json!([]);
+    let vars = serde_json::json!({"bos_token": "mine"});
+    let got = template.render(&RenderRequest { vars: vars.as_object(), ..RenderRequest::new(&messages) }).unwrap();
+    assert_eq!(got.text, "<BOS><unk><EOS>False");
+    assert!(template.mentions("unk_token") && !template.mentions("tools"));
 }
