@@ -10,9 +10,16 @@ pub mod sampler;
 pub mod stop;
 pub mod template;
 pub mod tokenizer;
+pub mod text;
 pub mod step;
 pub mod kv;
 pub mod ops;
 pub mod graph;
 pub mod place;
 pub mod backend;
+pub mod model;
+pub mod arch;
+pub mod plan;
+pub mod engine;
+pub mod session;
+

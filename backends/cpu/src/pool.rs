@@ -46,7 +46,7 @@ unsafe impl Sync for Shared {}
 unsafe impl Send for Shared {}
 
 /// The pool.
-pub struct Pool {
+pub(crate) struct Pool {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,
 }
@@ -59,7 +59,7 @@ impl std::fmt::Debug for Pool {
 
 impl Pool {
     /// A pool of `n_threads`, the caller included.
-    pub fn new(n_threads: usize) -> Result<Pool, BackendError> {
+    pub(crate) fn new(n_threads: usize) -> Result<Pool, BackendError> {
         let n_workers = n_threads.clamp(1, MAX_THREADS) - 1;
         let shared = Arc::new(Shared {
             job: UnsafeCell::new(None),
@@ -88,13 +88,13 @@ impl Pool {
     }
 
     /// Threads, the caller included.
-    pub fn n_threads(&self) -> usize {
+    pub(crate) fn n_threads(&self) -> usize {
         self.workers.len() + 1
     }
 
     /// Runs `job(task, thread)` for every task below `n_tasks` and returns when all are done. `thread < n_threads()`, and
     /// no two tasks run at once with the same thread number.
-    pub fn run(&mut self, n_tasks: usize, job: &Job<'_>) {
+    pub(crate) fn run(&mut self, n_tasks: usize, job: &Job<'_>) {
         if self.workers.is_empty() || n_tasks <= 1 {
             (0..n_tasks).for_each(|task| job(task, 0));
             return;
