@@ -8,9 +8,10 @@ use super::json;
 use super::limits::Budget;
 use super::ops;
 use super::predicates;
+use super::print::{self, to_text};
 use super::printf;
 use super::provenance::{Text, TextBuf};
-use super::python::{self, to_text};
+use super::python;
 use super::value::{ITEM_BYTES, Value};
 use std::cmp::Ordering;
 
@@ -114,11 +115,6 @@ static FILTERS: &[(&str, Filter)] = &[
     ("map", map),
     ("max", |v, p, b| extreme(v, p, b, Ordering::Greater)),
     ("min", |v, p, b| extreme(v, p, b, Ordering::Less)),
-    ("pprint", |v, _, b| {
-        let mut buf = TextBuf::default();
-        python::repr_into(&v, &mut buf, b)?;
-        Ok(Value::Str(buf.finish()))
-    }),
     ("reject", |v, p, b| select(v, p, b, false, false)),
     ("rejectattr", |v, p, b| select(v, p, b, false, true)),
     ("replace", |v, p, b| {
@@ -150,7 +146,7 @@ static FILTERS: &[(&str, Filter)] = &[
         }
         Ok(sum)
     }),
-    ("title", |v, _, b| recased(&v, b, python::title)),
+    ("title", |v, _, b| recased(&v, b, title)),
     ("tojson", tojson),
     ("trim", |v, p, b| {
         let (text, chars) = (to_text(&v, b)?, p.text("chars")?);
@@ -186,6 +182,21 @@ fn recased(v: &Value, b: &mut Budget, map: impl Fn(&Text) -> Text) -> Result<Val
     Ok(Value::Str(map(&text)))
 }
 
+/// Jinja's own: words start after white space and opening brackets only.
+fn title(text: &Text) -> Text {
+    let mut buf = TextBuf::default();
+    let mut in_word = false;
+    for (_, c, trusted) in text.chars() {
+        if in_word {
+            c.to_lowercase().for_each(|c| buf.push_char(c, trusted));
+        } else {
+            c.to_uppercase().for_each(|c| buf.push_char(c, trusted));
+        }
+        in_word = !(print::is_space(c) || "-({[<".contains(c));
+    }
+    buf.finish()
+}
+
 fn default(v: Value, p: &mut Params, _: &mut Budget) -> Result<Value, Error> {
     let default = p.optional("default_value").unwrap_or_else(|| Value::str(""));
     let falsy = p.flag("boolean", false);
@@ -194,15 +205,23 @@ fn default(v: Value, p: &mut Params, _: &mut Budget) -> Result<Value, Error> {
 
 /// The value at an attribute's path: `a.b.0`, or a number.
 fn path(value: &Value, attribute: &Value, b: &mut Budget) -> Result<Value, Error> {
-    let Value::Str(name) = attribute else {
-        return ops::item(value, attribute, b);
+    path_or(value, attribute, None, b)
+}
+
+/// The value at an attribute's path, with `default` for each part that is undefined.
+fn path_or(value: &Value, attribute: &Value, default: Option<&Value>, b: &mut Budget) -> Result<Value, Error> {
+    let or_default = |found: Value| match (&found, default) {
+        (Value::Undefined(_), Some(default)) => default.clone(),
+        _ => found,
     };
+    let Value::Str(name) = attribute else { return ops::item(value, attribute, b).map(or_default) };
     let mut found = value.clone();
     for part in name.as_str().split('.') {
         found = match part.parse::<u32>() {
             Ok(i) => ops::item(&found, &Value::Int(i.into()), b)?,
             Err(_) => ops::item(&found, &Value::str(part), b)?,
         };
+        found = or_default(found);
     }
     Ok(found)
 }
@@ -214,10 +233,7 @@ fn map(v: Value, p: &mut Params, b: &mut Budget) -> Result<Value, Error> {
     let mut items = v.items(b)?;
     if let Some(attribute) = attribute {
         for item in &mut items {
-            *item = match (path(item, &attribute, b)?, &default) {
-                (Value::Undefined(_), Some(default)) => default.clone(),
-                (found, _) => found,
-            };
+            *item = path_or(item, &attribute, default.as_ref(), b)?;
         }
     } else {
         let name = match args.positional.first() {
@@ -352,12 +368,9 @@ fn groupby(v: Value, p: &mut Params, b: &mut Budget) -> Result<Value, Error> {
     let case_sensitive = p.flag("case_sensitive", false);
     let mut keyed = Vec::new();
     for item in v.items(b)? {
-        let mut group = path(&item, &attribute, b)?;
-        if let (Value::Undefined(_), Some(default)) = (&group, &default) {
-            group = default.clone();
-        }
+        let group = path_or(&item, &attribute, default.as_ref(), b)?;
         let key = sort_key(group.clone(), case_sensitive, b)?;
-        let member = Value::list(vec![key.clone(), group, item], b)?;
+        let member = Value::tuple(vec![key.clone(), group, item], b)?;
         keyed.push((key, member));
     }
     let mut groups: Vec<(Value, Value, Vec<Value>)> = Vec::new();
@@ -374,7 +387,7 @@ fn groupby(v: Value, p: &mut Params, b: &mut Budget) -> Result<Value, Error> {
     let mut out = Vec::with_capacity(groups.len());
     for (_, group, members) in groups {
         let members = Value::list(members, b)?;
-        out.push(Value::list(vec![group, members], b)?);
+        out.push(Value::tuple(vec![group, members], b)?);
     }
     Value::list(out, b)
 }
@@ -460,7 +473,7 @@ fn slice(v: Value, p: &mut Params, b: &mut Budget) -> Result<Value, Error> {
 }
 
 fn parse_float(text: &str) -> Option<f64> {
-    let text = text.trim_matches(python::is_space);
+    let text = text.trim_matches(print::is_space);
     // Rust takes the words that Python takes; Python also takes underscores between digits.
     let plain: String = text.chars().filter(|c| *c != '_').collect();
     plain.parse().ok()
@@ -472,7 +485,7 @@ fn int(v: Value, p: &mut Params, _: &mut Budget) -> Result<Value, Error> {
     let whole = |f: f64| (f.is_finite() && f.abs() < 1e38).then_some(f.trunc() as i128);
     let parsed = match &v {
         Value::Str(text) => {
-            let text = text.as_str().trim_matches(python::is_space);
+            let text = text.as_str().trim_matches(print::is_space);
             let plain: String = text.chars().filter(|c| *c != '_').collect();
             let digits = match base {
                 16 => plain.trim_start_matches("0x").trim_start_matches("0X"),
@@ -497,9 +510,8 @@ fn round(v: Value, p: &mut Params, _: &mut Budget) -> Result<Value, Error> {
     let Some(f) = v.as_float() else {
         return failed(format!("round needs a number, not {}", v.type_name()));
     };
-    let common = how.as_ref().is_none_or(|how| how.as_str() == "common");
-    if common && precision >= 0 && v.as_int().is_some() {
-        return Ok(v);
+    if let (Some(i), true) = (v.as_int(), how.as_ref().is_none_or(|how| how.as_str() == "common")) {
+        return Ok(Value::Int(round_int(i, precision)));
     }
     // Ten to whole powers is exact up to 22, as far as anybody rounds.
     let scale = format!("1e{precision}").parse::<f64>().unwrap_or(1.0);
@@ -512,6 +524,14 @@ fn round(v: Value, p: &mut Params, _: &mut Budget) -> Result<Value, Error> {
         Some(_) => return failed("round knows the methods 'common', 'ceil' and 'floor'"),
     };
     Ok(Value::Float(rounded))
+}
+
+/// A whole number to a whole power of ten, ties to even.
+fn round_int(i: i128, precision: i32) -> i128 {
+    let Some(unit) = 10_i128.checked_pow(precision.min(0).unsigned_abs()) else { return 0 };
+    let (down, rest) = (i.div_euclid(unit), i.rem_euclid(unit));
+    let up = rest > unit - rest || (rest == unit - rest && down % 2 != 0);
+    (down + i128::from(up)).saturating_mul(unit)
 }
 
 fn indent(v: Value, p: &mut Params, b: &mut Budget) -> Result<Value, Error> {

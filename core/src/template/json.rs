@@ -2,8 +2,8 @@
 
 use super::error::{Error, failed};
 use super::limits::Budget;
+use super::print::float_repr;
 use super::provenance::{Text, TextBuf};
-use super::python::float_repr;
 use super::value::Value;
 
 /// How to write, as `json.dumps` names it.
@@ -26,7 +26,7 @@ pub(super) fn dumps(value: &Value, style: &Style, budget: &mut Budget) -> Result
 }
 
 fn write(value: &Value, style: &Style, level: usize, buf: &mut TextBuf, budget: &mut Budget) -> Result<(), Error> {
-    budget.step(1)?;
+    budget.step(2)?;
     match value {
         Value::None => buf.push_plain("null"),
         Value::Bool(true) => buf.push_plain("true"),

@@ -23,27 +23,30 @@ pub(super) const MAX_EVAL_DEPTH: usize = 1000;
 /// Stack of the thread that parses and renders. Measured in a build without optimisation: the deepest
 /// evaluation allowed takes under a half of it.
 pub(super) const STACK_BYTES: usize = 16 << 20;
-/// Steps of one rendering; about a second.
-pub(super) const MAX_STEPS: u64 = 20_000_000;
-/// Bytes of strings, lists and dicts that one rendering may build, all of them together.
-pub(super) const MAX_BUILT: u64 = 64 << 20;
-/// Bytes that one rendering may print.
-pub(super) const MAX_OUTPUT: usize = 16 << 20;
+/// Steps of one rendering, for a short conversation; under a second.
+pub(super) const MAX_STEPS: u64 = 10_000_000;
+/// Bytes of strings, lists and dicts that one rendering of a short conversation may build, all of them together.
+pub(super) const MAX_BUILT: u64 = 48 << 20;
+/// Bytes that one rendering of a short conversation may print.
+pub(super) const MAX_OUTPUT: u64 = 16 << 20;
+/// Bytes that may be built and printed for each byte that the request brings.
+const GRANT: u64 = 16;
 /// Items of one `range`, as in Jinja's sandbox.
 pub(super) const MAX_RANGE: i128 = 100_000;
 
-/// What is left of a rendering's allowance.
+/// What is left of a rendering's allowance. The limits in errors are those of a short conversation.
 #[derive(Debug)]
 pub(super) struct Budget {
     steps: u64,
     built: u64,
+    printed: u64,
     depth: usize,
 }
 
 impl Budget {
     /// A full allowance.
     pub(super) fn new() -> Self {
-        Budget { steps: MAX_STEPS, built: MAX_BUILT, depth: 0 }
+        Budget { steps: MAX_STEPS, built: MAX_BUILT, printed: MAX_OUTPUT, depth: 0 }
     }
 
     /// Takes `n` steps: one for an expression or a loop's turn, one for each item that a filter walks.
@@ -54,6 +57,25 @@ impl Budget {
                 Ok(())
             }
             None => Err(limit("the number of steps", MAX_STEPS)),
+        }
+    }
+
+    /// Adds what a request's string of `bytes` bytes may cost: long conversations are their sender's affair.
+    pub(super) fn grant(&mut self, bytes: usize) {
+        let bytes = bytes as u64;
+        self.steps = self.steps.saturating_add(bytes);
+        self.built = self.built.saturating_add(GRANT * bytes);
+        self.printed = self.printed.saturating_add(GRANT * bytes);
+    }
+
+    /// Takes `bytes` from what may be printed.
+    pub(super) fn print(&mut self, bytes: usize) -> Result<(), Error> {
+        match self.printed.checked_sub(bytes as u64) {
+            Some(left) => {
+                self.printed = left;
+                Ok(())
+            }
+            None => Err(limit("the number of bytes printed", MAX_OUTPUT)),
         }
     }
 
@@ -74,7 +96,7 @@ impl Budget {
 
     /// Takes the steps of reading `bytes` bytes once.
     pub(super) fn scan(&mut self, bytes: usize) -> Result<(), Error> {
-        self.step(bytes / 64)
+        self.step(bytes / 16)
     }
 
     /// Takes `bytes` from what may be built. Called before the allocation.

@@ -43,6 +43,7 @@ mod json;
 mod limits;
 mod ops;
 mod predicates;
+mod print;
 mod printf;
 mod provenance;
 mod python;
@@ -57,6 +58,7 @@ pub use error::Error;
 use limits::Budget;
 use provenance::Text;
 use render::Renderer;
+use selvedge_gguf::Metadata;
 use serde_json::{Map, Value as Json};
 use std::ops::Range;
 use syntax::Program;
@@ -240,6 +242,18 @@ const KEY: &str = "tokenizer.chat_template";
 const TOOL_USE: &str = "tool_use";
 
 impl TemplateSources {
+    /// The templates of a file's metadata.
+    ///
+    /// # Errors
+    /// That of the metadata, when a template is no string or no UTF-8.
+    pub fn from_metadata(metadata: &Metadata<'_>) -> Result<Self, selvedge_gguf::Error> {
+        let mut entries = Vec::new();
+        for (key, _) in metadata.iter().filter(|(key, _)| key.starts_with(KEY)) {
+            entries.extend(metadata.str(key)?.map(|source| (key, source)));
+        }
+        Ok(TemplateSources::collect(entries))
+    }
+
     /// Picks the templates out of a file's metadata, of which `entries` are the strings.
     pub fn collect<'a>(entries: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
         let mut sources = TemplateSources::default();

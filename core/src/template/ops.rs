@@ -2,6 +2,7 @@
 
 use super::error::{Error, failed};
 use super::limits::Budget;
+use super::print;
 use super::printf;
 use super::provenance::{Text, TextBuf};
 use super::python;
@@ -13,13 +14,13 @@ use std::rc::Rc;
 pub(super) fn binary(op: BinOp, a: &Value, b: &Value, budget: &mut Budget) -> Result<Value, Error> {
     match (op, a, b) {
         (BinOp::Concat, _, _) => {
-            let (a, b) = (python::to_text(a, budget)?, python::to_text(b, budget)?);
+            let (a, b) = (print::to_text(a, budget)?, print::to_text(b, budget)?);
             concat(&a, &b, budget)
         }
         (BinOp::Add, Value::Str(a), Value::Str(b)) => concat(a, b, budget),
-        (BinOp::Add, Value::List(x), Value::List(y)) => {
+        (BinOp::Add, Value::List(x), Value::List(y)) if x.is_tuple() == y.is_tuple() => {
             budget.step(x.items().len() + y.items().len())?;
-            Value::list([x.items(), y.items()].concat(), budget)
+            Value::sequence([x.items(), y.items()].concat(), x.is_tuple(), budget)
         }
         (BinOp::Mul, Value::Str(text), n) | (BinOp::Mul, n, Value::Str(text)) if n.as_int().is_some() => {
             let n = times(n);
@@ -35,11 +36,11 @@ pub(super) fn binary(op: BinOp, a: &Value, b: &Value, budget: &mut Budget) -> Re
             let n = list.items().len().saturating_mul(times(n));
             budget.step(n)?;
             budget.build(n.saturating_mul(ITEM_BYTES))?;
-            Value::list(list.items().iter().cycle().take(n).cloned().collect(), budget)
+            Value::sequence(list.items().iter().cycle().take(n).cloned().collect(), list.is_tuple(), budget)
         }
         (BinOp::Rem, Value::Str(format), values) => {
             let values = match values {
-                Value::List(list) => list.items(),
+                Value::List(list) if list.is_tuple() => list.items(),
                 one => std::slice::from_ref(one.defined()?),
             };
             printf::percent(format, values, budget).map(Value::Str)
@@ -167,7 +168,7 @@ fn missing(value: &Value, name: &str) -> Value {
 fn method_of(value: &Value, name: &str) -> Result<Option<Value>, Error> {
     let is_key = matches!(value, Value::Dict(dict) if dict.get_str(name).is_some());
     if name.starts_with("__") && !is_key {
-        return failed(format!("access to attribute '{name}' of '{}' object is unsafe", value.type_name()));
+        return Ok(Some(Value::undefined(format!("'{name}' of '{}' object is out of reach and", value.type_name()))));
     }
     Ok(python::method(value, name).map(|method| Value::Method(Rc::new(value.clone()), method)))
 }
@@ -241,7 +242,7 @@ pub(super) fn slice(value: &Value, parts: [Option<Value>; 3], budget: &mut Budge
     budget.step(count as usize)?;
     let places = (0..count).map(|i| (first + i * step) as usize);
     match value {
-        Value::List(list) => Value::list(places.map(|i| list.items()[i].clone()).collect(), budget),
+        Value::List(list) => Value::sequence(places.map(|i| list.items()[i].clone()).collect(), list.is_tuple(), budget),
         Value::Str(text) if step == 1 => {
             budget.scan(text.len())?;
             let byte = |i: i128| text.as_str().char_indices().nth(i as usize).map_or(text.len(), |(at, _)| at);

@@ -3,8 +3,8 @@
 use super::args::Args;
 use super::error::{Error, failed};
 use super::limits::Budget;
+use super::print::{self, to_text};
 use super::provenance::{Text, TextBuf};
-use super::python::{self, to_text};
 use super::value::Value;
 
 /// How one value is to be shown.
@@ -77,7 +77,13 @@ pub(super) fn str_format(format: &Text, args: Args, budget: &mut Budget) -> Resu
                 return failed(format!("format() doesn't know the conversion '{conversion}'"));
             }
         };
-        show(&shown, &parse_spec(spec)?, &mut buf, budget)?;
+        if spec.is_empty() {
+            let shown = to_text(&shown, budget)?;
+            budget.build(shown.weight())?;
+            buf.push(&shown);
+        } else {
+            show(&shown, &parse_spec(spec)?, &mut buf, budget)?;
+        }
     }
     Ok(buf.finish())
 }
@@ -176,7 +182,7 @@ pub(super) fn percent(format: &Text, values: &[Value], budget: &mut Budget) -> R
 
 fn repr(value: &Value, budget: &mut Budget) -> Result<Text, Error> {
     let mut buf = TextBuf::default();
-    python::repr_into(value, &mut buf, budget)?;
+    print::repr_into(value, &mut buf, budget)?;
     Ok(buf.finish())
 }
 
@@ -219,7 +225,7 @@ fn parse_spec(spec: &str) -> Result<Spec, Error> {
 }
 
 fn show(value: &Value, spec: &Spec, buf: &mut TextBuf, budget: &mut Budget) -> Result<(), Error> {
-    let numeric = value.as_float().is_some() && !(matches!(value, Value::Bool(_)) && spec.kind.is_none());
+    let numeric = value.as_float().is_some();
     let (sign, body) = if numeric && spec.kind != Some('s') {
         number(value, spec)?
     } else if matches!(spec.kind, None | Some('s')) {
@@ -234,6 +240,7 @@ fn show(value: &Value, spec: &Spec, buf: &mut TextBuf, budget: &mut Budget) -> R
     let width = sign.chars().count() + body.as_str().chars().count();
     let missing = spec.width.saturating_sub(width);
     let fill = spec.fill.unwrap_or(' ');
+    budget.step(missing)?;
     budget.build(missing.saturating_mul(fill.len_utf8()).saturating_add(body.weight() + sign.len()))?;
     let (before, inside, after) = match spec.align.unwrap_or(if numeric { '>' } else { '<' }) {
         '<' => (0, 0, missing),
@@ -282,7 +289,7 @@ fn number(value: &Value, spec: &Spec) -> Result<(String, Text), Error> {
         (_, kind) => {
             let f = value.as_float().unwrap_or(f64::NAN).abs();
             match kind {
-                _ if !f.is_finite() => python::float_repr(f),
+                _ if !f.is_finite() => print::float_repr(f),
                 Some('f' | 'F') => format!("{f:.precision$}"),
                 Some('e') => exponent(&format!("{f:.precision$e}")),
                 Some('E') => exponent(&format!("{f:.precision$e}")).to_uppercase(),
@@ -290,7 +297,7 @@ fn number(value: &Value, spec: &Spec) -> Result<(String, Text), Error> {
                 Some('G') => general(f, precision).to_uppercase(),
                 Some(_) => general(f, precision),
                 None if spec.precision.is_some() => general(f, precision),
-                None => python::float_repr(f),
+                None => print::float_repr(f),
             }
         }
     };

@@ -1,123 +1,15 @@
-//! Python's ways with strings, dicts and lists: how values print, and their methods.
+//! The methods of Python's strings, dicts and lists.
 //!
 //! To add a method, add a row to [`METHODS`].
 
 use super::args::{Args, Params};
 use super::error::{Error, failed};
 use super::limits::Budget;
+use super::print::{is_space, to_text};
 use super::printf;
 use super::provenance::{Text, TextBuf};
-use super::value::{ITEM_BYTES, Value};
+use super::value::{ITEM_BYTES, STR_BYTES, Value};
 use std::ops::Range;
-
-/// What `str()` gives.
-pub(super) fn to_text(value: &Value, budget: &mut Budget) -> Result<Text, Error> {
-    match value {
-        Value::Str(text) => Ok(text.clone()),
-        Value::Undefined(_) => Ok(Text::trusted("")),
-        _ => {
-            let mut buf = TextBuf::default();
-            repr_into(value, &mut buf, budget)?;
-            Ok(buf.finish())
-        }
-    }
-}
-
-/// Appends what `repr()` gives.
-pub(super) fn repr_into(value: &Value, buf: &mut TextBuf, budget: &mut Budget) -> Result<(), Error> {
-    budget.step(1)?;
-    let before = buf.len();
-    match value {
-        Value::Undefined(_) => buf.push_plain("Undefined"),
-        Value::None => buf.push_plain("None"),
-        Value::Bool(true) => buf.push_plain("True"),
-        Value::Bool(false) => buf.push_plain("False"),
-        Value::Int(i) => buf.push_plain(&i.to_string()),
-        Value::Float(f) => buf.push_plain(&float_repr(*f)),
-        Value::Str(text) => {
-            budget.build(text.weight())?;
-            repr_str(text, buf);
-            return Ok(());
-        }
-        Value::List(list) => {
-            buf.push_plain("[");
-            for (i, item) in list.items().iter().enumerate() {
-                buf.push_plain(if i == 0 { "" } else { ", " });
-                repr_into(item, buf, budget)?;
-            }
-            buf.push_plain("]");
-            return budget.build(2 * list.items().len() + 2);
-        }
-        Value::Dict(dict) => {
-            buf.push_plain("{");
-            for (i, (key, value)) in dict.entries().iter().enumerate() {
-                buf.push_plain(if i == 0 { "" } else { ", " });
-                repr_into(key, buf, budget)?;
-                buf.push_plain(": ");
-                repr_into(value, buf, budget)?;
-            }
-            buf.push_plain("}");
-            return budget.build(4 * dict.entries().len() + 2);
-        }
-        // Python would print an address here.
-        other => buf.push_plain(&format!("<{}>", other.type_name())),
-    }
-    budget.build(buf.len() - before)
-}
-
-/// Python's `repr(float)`: the shortest digits that read back the same, with an exponent outside 1e-4..1e16.
-pub(super) fn float_repr(f: f64) -> String {
-    if f.is_nan() {
-        return "nan".to_owned();
-    }
-    if f.is_infinite() {
-        return if f > 0.0 { "inf" } else { "-inf" }.to_owned();
-    }
-    let scientific = format!("{f:e}");
-    let (digits, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));
-    let exponent: i32 = exponent.parse().unwrap_or(0);
-    if f != 0.0 && !(-4..16).contains(&exponent) {
-        let sign = if exponent < 0 { '-' } else { '+' };
-        return format!("{digits}e{sign}{:02}", exponent.abs());
-    }
-    let plain = format!("{f}");
-    if plain.contains('.') { plain } else { plain + ".0" }
-}
-
-fn repr_str(text: &Text, buf: &mut TextBuf) {
-    let quote = if text.as_str().contains('\'') && !text.as_str().contains('"') { '"' } else { '\'' };
-    let quote_str = if quote == '"' { "\"" } else { "'" };
-    buf.push_plain(quote_str);
-    for (_, c, trusted) in text.chars() {
-        match c {
-            '\\' => buf.push_marked("\\\\", trusted),
-            '\n' => buf.push_marked("\\n", trusted),
-            '\r' => buf.push_marked("\\r", trusted),
-            '\t' => buf.push_marked("\\t", trusted),
-            c if c == quote => buf.push_marked(&format!("\\{c}"), trusted),
-            c if printable(c) => buf.push_char(c, trusted),
-            c if (c as u32) < 0x100 => buf.push_marked(&format!("\\x{:02x}", c as u32), trusted),
-            c if (c as u32) < 0x10000 => buf.push_marked(&format!("\\u{:04x}", c as u32), trusted),
-            c => buf.push_marked(&format!("\\U{:08x}", c as u32), trusted),
-        }
-    }
-    buf.push_plain(quote_str);
-}
-
-/// `str.isprintable` of one character: no control or format character, no separator but the space, nothing
-/// for private use. (Code points that Unicode hasn't assigned yet count as printable here.)
-fn printable(c: char) -> bool {
-    let format = matches!(c as u32,
-        0xad | 0x600..=0x605 | 0x61c | 0x6dd | 0x70f | 0x890 | 0x891 | 0x8e2 | 0x180e | 0x200b..=0x200f
-        | 0x202a..=0x202e | 0x2060..=0x206f | 0xfeff | 0xfff0..=0xfffb | 0xfffe | 0xffff | 0x110bd | 0x110cd
-        | 0x1bca0..=0x1bca3 | 0x1d173..=0x1d17a | 0xe0000..=0xe00ff | 0xe000..=0xf8ff | 0xf0000..);
-    c == ' ' || !(c.is_control() || c.is_whitespace() || format)
-}
-
-/// `str.isspace` of one character: four control characters more than Rust's.
-pub(super) fn is_space(c: char) -> bool {
-    c.is_whitespace() || ('\x1c'..='\x1f').contains(&c)
-}
 
 /// What a method belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -158,7 +50,7 @@ macro_rules! methods {
 /// sandbox that `apply_chat_template` renders in.
 static METHODS: &[Method] = methods! {
     Str "capitalize" |s, a, b| none("capitalize", s, a, b, capitalize);
-    Str "casefold" |s, a, b| none("casefold", s, a, b, |t| t.map_chars(char::to_lowercase));
+    Str "casefold" |s, a, b| none("casefold", s, a, b, |t| t.map_chars(casefold));
     Str "center" |s, a, b| pad(s, a, b, "center");
     Str "count" count;
     Str "endswith" |s, a, b| affix(s, a, b, "endswith", |s, p| s.ends_with(p));
@@ -169,7 +61,7 @@ static METHODS: &[Method] = methods! {
     Str "isalnum" |s, a, _| every(s, a, "isalnum", char::is_alphanumeric);
     Str "isalpha" |s, a, _| every(s, a, "isalpha", char::is_alphabetic);
     Str "isascii" isascii;
-    Str "isdecimal" |s, a, _| every(s, a, "isdecimal", |c| c.is_numeric() && c.to_digit(10).is_some());
+    Str "isdecimal" |s, a, _| every(s, a, "isdecimal", |c| c.is_ascii_digit());
     Str "isdigit" |s, a, _| every(s, a, "isdigit", |c| c.is_ascii_digit());
     Str "islower" |s, a, _| cased(s, a, "islower", char::is_lowercase, char::is_uppercase);
     Str "isnumeric" |s, a, _| every(s, a, "isnumeric", char::is_numeric);
@@ -330,9 +222,30 @@ pub(super) fn lower(text: &Text) -> Text {
 pub(super) fn capitalize(text: &Text) -> Text {
     let first = text.as_str().chars().next().map_or(0, char::len_utf8);
     let mut buf = TextBuf::default();
-    buf.push(&text.slice(0..first).map_chars(char::to_uppercase));
+    buf.push(&text.slice(0..first).map_chars(title_case));
     buf.push(&lower(&text.slice(first..text.len())));
     buf.finish()
+}
+
+/// A character at the start of a word: in upper case, but of two letters in one only the first.
+fn title_case(c: char) -> impl Iterator<Item = char> {
+    let single = match c {
+        '\u{1c4}'..='\u{1c6}' => Some('\u{1c5}'),
+        '\u{1c7}'..='\u{1c9}' => Some('\u{1c8}'),
+        '\u{1ca}'..='\u{1cc}' => Some('\u{1cb}'),
+        '\u{1f1}'..='\u{1f3}' => Some('\u{1f2}'),
+        _ => None,
+    };
+    let upper = c.to_uppercase().enumerate();
+    let spelled = upper.map(|(i, c)| if i == 0 { c } else { c.to_lowercase().next().unwrap_or(c) });
+    single.into_iter().chain(spelled.take(if single.is_some() { 0 } else { 3 }))
+}
+
+/// A character for comparison without case: upper case first, which spells `ß` out; the dotless i stays.
+fn casefold(c: char) -> impl Iterator<Item = char> {
+    let kept = (c == 'ı').then_some(c);
+    let folded = c.to_uppercase().flat_map(char::to_lowercase);
+    kept.into_iter().chain(folded.take(if kept.is_some() { 0 } else { 9 }))
 }
 
 /// `str.title`.
@@ -340,7 +253,7 @@ pub(super) fn title(text: &Text) -> Text {
     let mut buf = TextBuf::default();
     let mut in_word = false;
     for (_, c, trusted) in text.chars() {
-        let cased: Vec<char> = if in_word { c.to_lowercase().collect() } else { c.to_uppercase().collect() };
+        let cased: Vec<char> = if in_word { c.to_lowercase().collect() } else { title_case(c).collect() };
         in_word = c.is_alphabetic();
         for c in cased {
             buf.push_char(c, trusted);
@@ -417,7 +330,7 @@ pub(super) fn items(value: &Value, budget: &mut Budget) -> Result<Value, Error> 
             let pairs = dict
                 .entries()
                 .iter()
-                .map(|(key, value)| Value::list(vec![key.clone(), value.clone()], budget))
+                .map(|(key, value)| Value::tuple(vec![key.clone(), value.clone()], budget))
                 .collect::<Result<_, _>>()?;
             Value::list(pairs, budget)
         }
@@ -524,6 +437,7 @@ fn pad(value: &Value, args: Args, budget: &mut Budget, name: &'static str) -> Re
     };
     let text = str_of(value);
     let missing = width.saturating_sub(value.length(budget)?);
+    budget.step(missing)?;
     budget.build(missing.saturating_mul(fill.weight()).saturating_add(text.weight()))?;
     let (before, after) = match name {
         "ljust" => (0, missing),
@@ -556,6 +470,7 @@ fn expandtabs(value: &Value, args: Args, budget: &mut Budget) -> Result<Value, E
         match c {
             '\t' if size > 0 => {
                 let n = size - column % size;
+                budget.step(n)?;
                 budget.build(n)?;
                 (0..n).for_each(|_| buf.push_char(' ', trusted));
                 column += n;
@@ -590,7 +505,7 @@ fn partition(value: &Value, args: Args, budget: &mut Budget, name: &'static str,
         None if last => [empty.clone(), empty, text.clone()],
         None => [text.clone(), empty.clone(), empty],
     };
-    Value::list(parts.into_iter().map(Value::Str).collect(), budget)
+    Value::tuple(parts.into_iter().map(Value::Str).collect(), budget)
 }
 
 fn split(value: &Value, args: Args, budget: &mut Budget, name: &'static str, last: bool) -> Result<Value, Error> {
@@ -610,7 +525,7 @@ fn split(value: &Value, args: Args, budget: &mut Budget, name: &'static str, las
     };
     budget.step(ranges.len())?;
     // The pieces and their headers.
-    budget.build(text.weight() + ranges.len() * ITEM_BYTES)?;
+    budget.build(text.weight() + ranges.len() * (ITEM_BYTES + STR_BYTES))?;
     Value::list(ranges.into_iter().map(|range| Value::Str(text.slice(range))).collect(), budget)
 }
 
@@ -676,7 +591,7 @@ fn splitlines(value: &Value, args: Args, budget: &mut Budget) -> Result<Value, E
     p.end()?;
     let text = str_of(value);
     budget.step(text.len())?;
-    budget.build(text.weight())?;
+    budget.build(text.weight() + text.as_str().matches(['\n', '\r']).count() * STR_BYTES)?;
     let mut lines = Vec::new();
     let (mut start, mut chars) = (0, text.as_str().char_indices().peekable());
     while let Some((at, c)) = chars.next() {

@@ -12,8 +12,8 @@ use super::filters;
 use super::limits::{self, Budget, limit};
 use super::ops;
 use super::predicates;
+use super::print::to_text;
 use super::provenance::{Text, TextBuf};
-use super::python::to_text;
 use super::syntax::{Arg, CmpOp, Expr, For, Macro, Name, Program, Stmt, StmtKind, Target};
 use super::value::{ITEM_BYTES, Value};
 use std::cell::RefCell;
@@ -231,9 +231,7 @@ impl<'a> Renderer<'a> {
 
     fn print(&mut self, text: &Text, out: &mut TextBuf) -> Result<(), Error> {
         self.budget.build(text.weight())?;
-        if out.len() + text.len() > limits::MAX_OUTPUT {
-            return Err(limit("the number of bytes printed", limits::MAX_OUTPUT as u64));
-        }
+        self.budget.print(text.len())?;
         out.push(text);
         Ok(())
     }
@@ -398,12 +396,12 @@ impl<'a> Renderer<'a> {
             Expr::Float(f) => Ok(Value::Float(*f)),
             Expr::Str(text) => Ok(Value::Str(text.clone())),
             Expr::Var(name) => Ok(self.lookup(*name, scope)),
-            Expr::List(items) => {
+            Expr::List { items, is_tuple } => {
                 let mut values = Vec::with_capacity(items.len());
                 for item in items {
                     values.push(self.eval(item, scope)?);
                 }
-                Value::list(values, &mut self.budget)
+                Value::sequence(values, *is_tuple, &mut self.budget)
             }
             Expr::Dict(entries) => {
                 let mut values = Vec::with_capacity(entries.len());
@@ -668,7 +666,7 @@ impl<'a> Renderer<'a> {
         }
         let extra: Vec<Value> = positional.collect();
         match self.program.id("varargs") {
-            Some(id) => scope.set(id, Value::list(extra, &mut self.budget)?),
+            Some(id) => scope.set(id, Value::tuple(extra, &mut self.budget)?),
             None if !extra.is_empty() => {
                 return failed(format!("{name}() takes {} arguments, {n_given} were given", decl.params.len()));
             }

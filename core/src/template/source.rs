@@ -19,7 +19,7 @@ const OPENS: [&str; 8] = ["for", "if", "with", "autoescape", "filter", "macro", 
 /// Words that are operators: each adds a level to the syntax tree.
 const WORD_OPERATORS: [&str; 7] = ["not", "and", "or", "in", "is", "if", "else"];
 
-/// Checks the source's bounds and gives the text that can be parsed.
+/// Checks the source's bounds and gives the text that can be parsed, with plain line feeds as Jinja reads it.
 ///
 /// The walk is a loop over tokens. What it lets through nests at most [`limits::MAX_SOURCE_DEPTH`] deep, so
 /// whatever recurses along the syntax tree (the parser, the lowering, the evaluator, drops) is bounded.
@@ -30,6 +30,7 @@ pub(super) fn prepare(source: &str) -> Result<String, Error> {
     if source.len() > limits::MAX_SOURCE {
         return Err(limit("the template's size in bytes", limits::MAX_SOURCE as u64));
     }
+    let source = &source.replace("\r\n", "\n").replace('\r', "\n");
     let mut tokenizer = Tokenizer::new(source, "template", false, SyntaxConfig, whitespace());
     let mut walk = Walk::default();
     let mut out = String::with_capacity(source.len());

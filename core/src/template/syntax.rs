@@ -23,6 +23,8 @@ pub(super) struct Program {
     pub(super) loops: Vec<For>,
     pub(super) macros: Vec<Macro>,
     ids: HashMap<Arc<str>, Name>,
+    /// The text that was parsed.
+    source: String,
 }
 
 /// A statement and the line it starts in.
@@ -121,7 +123,10 @@ pub(super) enum Expr {
     Float(f64),
     Str(Text),
     Var(Name),
-    List(Vec<Expr>),
+    List {
+        items: Vec<Expr>,
+        is_tuple: bool,
+    },
     Dict(Vec<(Expr, Expr)>),
     Not(Box<Expr>),
     Neg(Box<Expr>),
@@ -161,7 +166,14 @@ impl Program {
         let ast::Stmt::Template(root) = &tree else {
             return Err(Error::Syntax { line: 0, message: "no template".to_owned() });
         };
-        let mut program = Program { body: Vec::new(), names: Vec::new(), loops: Vec::new(), macros: Vec::new(), ids: HashMap::new() };
+        let mut program = Program {
+            body: Vec::new(),
+            names: Vec::new(),
+            loops: Vec::new(),
+            macros: Vec::new(),
+            ids: HashMap::new(),
+            source: prepared.clone(),
+        };
         program.body = program.block(&root.children)?;
         Ok(program)
     }
@@ -283,7 +295,11 @@ impl Program {
         Ok(match expr {
             ast::Expr::Var(e) => Expr::Var(self.intern(e.id)),
             ast::Expr::Const(e) => literal(&e.value).ok_or_else(|| at(expr, "this literal isn't supported"))?,
-            ast::Expr::List(e) => Expr::List(e.items.iter().map(|item| self.expr(item)).collect::<Result<_, _>>()?),
+            ast::Expr::List(e) => Expr::List {
+                items: e.items.iter().map(|item| self.expr(item)).collect::<Result<_, _>>()?,
+                // The parser makes lists of both; the bracket tells.
+                is_tuple: self.source.as_bytes().get(e.span().start_offset as usize) != Some(&b'['),
+            },
             ast::Expr::Map(e) => Expr::Dict(
                 e.keys.iter().zip(&e.values).map(|(key, value)| Ok((self.expr(key)?, self.expr(value)?))).collect::<Result<_, Error>>()?,
             ),

@@ -38,10 +38,11 @@ pub(super) enum Value {
     Helper(usize),
 }
 
-/// A list (or tuple: the parser doesn't tell them apart).
+/// A list or a tuple.
 #[derive(Debug)]
 pub(super) struct List {
     items: Vec<Value>,
+    is_tuple: bool,
     depth: u32,
 }
 
@@ -65,6 +66,8 @@ enum Key {
 
 /// Bytes accounted for one item of a list or half an entry of a dict.
 pub(super) const ITEM_BYTES: usize = size_of::<Value>();
+/// Bytes accounted for a string of its own beside its characters: counters and the allocator's rounding.
+pub(super) const STR_BYTES: usize = 48;
 
 fn deeper(values: impl Iterator<Item = u32>) -> Result<u32, Error> {
     let depth = values.max().unwrap_or(0) + 1;
@@ -78,6 +81,11 @@ impl List {
     /// The items.
     pub(super) fn items(&self) -> &[Value] {
         &self.items
+    }
+
+    /// Whether it is a tuple: it prints and compares as one.
+    pub(super) fn is_tuple(&self) -> bool {
+        self.is_tuple
     }
 }
 
@@ -133,9 +141,19 @@ impl Value {
 
     /// A list of these items.
     pub(super) fn list(items: Vec<Value>, budget: &mut Budget) -> Result<Value, Error> {
+        Value::sequence(items, false, budget)
+    }
+
+    /// A tuple of these items.
+    pub(super) fn tuple(items: Vec<Value>, budget: &mut Budget) -> Result<Value, Error> {
+        Value::sequence(items, true, budget)
+    }
+
+    /// A list or tuple of these items.
+    pub(super) fn sequence(items: Vec<Value>, is_tuple: bool, budget: &mut Budget) -> Result<Value, Error> {
         budget.build(items.len() * ITEM_BYTES)?;
         let depth = deeper(items.iter().map(Value::depth))?;
-        Ok(Value::List(Rc::new(List { items, depth })))
+        Ok(Value::List(Rc::new(List { items, is_tuple, depth })))
     }
 
     /// A dict of these entries; a later one with the same key replaces the value, not the place.
@@ -180,6 +198,7 @@ impl Value {
                 _ => return failed(format!("{n} is no number that can be held")),
             },
             Json::String(text) => {
+                budget.grant(text.len());
                 budget.build(text.len())?;
                 Value::Str(Text::untrusted(text))
             }
@@ -214,6 +233,7 @@ impl Value {
             Value::Int(_) => "int",
             Value::Float(_) => "float",
             Value::Str(_) => "str",
+            Value::List(list) if list.is_tuple => "tuple",
             Value::List(_) => "list",
             Value::Dict(_) => "dict",
             Value::Namespace(_) => "Namespace",
@@ -276,7 +296,7 @@ impl Value {
                 a.as_str() == b.as_str()
             }
             (Value::List(a), Value::List(b)) => {
-                if a.items.len() != b.items.len() {
+                if a.items.len() != b.items.len() || a.is_tuple != b.is_tuple {
                     return Ok(false);
                 }
                 for (a, b) in a.items.iter().zip(&b.items) {
@@ -382,7 +402,10 @@ impl Value {
         let n = match self {
             Value::List(list) => list.items.len(),
             Value::Dict(dict) => dict.entries.len(),
-            Value::Str(text) => text.len(),
+            Value::Str(text) => {
+                budget.build(text.len() * STR_BYTES)?;
+                text.len()
+            }
             Value::Undefined(_) => 0,
             _ => return failed(format!("'{}' object is not iterable", self.type_name())),
         };
