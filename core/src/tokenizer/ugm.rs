@@ -86,7 +86,8 @@ impl Charsmap {
             if node >> 8 & 1 == 1 {
                 let leaf = self.nodes.get(at).map(|leaf| (leaf & !(1 << 31)) as usize);
                 let replacement = leaf.and_then(|start| self.replacements.get(start..));
-                let replacement = replacement.and_then(|r| r.split(|&b| b == 0).next());
+                let terminated = |r: &'_ [u8]| r.iter().position(|&b| b == 0);
+                let replacement = replacement.and_then(|r| r.get(..terminated(r)?));
                 found = replacement.map(|r| (i + 1, r)).or(found);
             }
         }
