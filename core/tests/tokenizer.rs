@@ -1,9 +1,8 @@
 //! Tokenizers against published pairs of texts and ids, reference ids, hostile files and themselves.
+#![allow(clippy::unwrap_used, reason = "the helpers are part of tests")]
 
 use selvedge_core::ids::TokenId;
-use selvedge_core::tokenizer::{
-    Detokenizer, EncodeOptions, Error, ParseSpecial, Span, TokenType, Tokenizer, Warning,
-};
+use selvedge_core::tokenizer::{Detokenizer, EncodeOptions, Error, ParseSpecial, Span, TokenType, Tokenizer, Warning};
 use selvedge_gguf::{Gguf, OwnedValue, Writer};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -315,9 +314,8 @@ fn split_characters_come_whole() {
 #[test]
 fn streaming_equals_lossy_decoding_for_any_cut() {
     let mut rng = Rng(11);
-    let parts: [&[u8]; 10] = [
-        "é".as_bytes(), "你".as_bytes(), "🚀".as_bytes(), b"a", b"\xFF", b"\xE2\x82", b"\xF0\x9F\x9A", b"\xC3", b"\x80", b"\xED\xA0\x80",
-    ];
+    let parts: [&[u8]; 10] =
+        ["é".as_bytes(), "你".as_bytes(), "🚀".as_bytes(), b"a", b"\xFF", b"\xE2\x82", b"\xF0\x9F\x9A", b"\xC3", b"\x80", b"\xED\xA0\x80"];
     for _ in 0..3000 {
         let bytes: Vec<u8> = (0..rng.below(9)).flat_map(|_| parts[rng.below(parts.len())]).copied().collect();
         let mut out = String::new();
@@ -372,7 +370,9 @@ fn hostile_vocabularies_are_refused_or_tamed() {
         let error = load(&read(name).unwrap()).unwrap_err().to_string();
         assert!(error.contains(part), "{name}: {error}");
     }
-    for name in ["v02_tokens_fewer_than_rows", "v08_bos_id_eq_n_vocab", "v10_token_duplicate", "v12_token_bad_utf8", "v16_merges_unknown_result"] {
+    for name in
+        ["v02_tokens_fewer_than_rows", "v08_bos_id_eq_n_vocab", "v10_token_duplicate", "v12_token_bad_utf8", "v16_merges_unknown_result"]
+    {
         let tokenizer = load(&read(name).unwrap()).unwrap();
         for text in ["a", "qz", "\u{FFFD}", ""] {
             let encoded = tokenizer.encode(text, SPECIAL).unwrap();
@@ -431,7 +431,26 @@ fn long_runs_take_no_longer_than_their_length() {
 }
 
 fn bert() -> Tokenizer {
-    let tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "▁hello", "▁wor", "ld", "▁!", "▁a", "a", "aa", "▁中", "▁ca", "fe", "▁,", "▁\u{1100}", "\u{1161}"];
+    let tokens = [
+        "[PAD]",
+        "[UNK]",
+        "[CLS]",
+        "[SEP]",
+        "[MASK]",
+        "▁hello",
+        "▁wor",
+        "ld",
+        "▁!",
+        "▁a",
+        "a",
+        "aa",
+        "▁中",
+        "▁ca",
+        "fe",
+        "▁,",
+        "▁\u{1100}",
+        "\u{1161}",
+    ];
     let types = [3, 1, 3, 3, 3].into_iter().chain([1; 13]).collect::<Vec<i32>>();
     let more: Vec<(&str, OwnedValue)> = vec![
         ("tokenizer.ggml.token_type", types.into()),

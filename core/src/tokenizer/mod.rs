@@ -221,7 +221,6 @@ impl Tokenizer {
             _ => None,
         };
         let mut vocab = Vocab::build(&source, &mut warnings)?;
-        warnings.extend(source.changed().into_iter().map(|id| Warning::TurnEndNotControl { id }));
         let matcher = Matcher::new(&vocab);
         special::set_strips(metadata, &mut vocab, &matcher);
         let mut special = SpecialTokens::read(metadata, &vocab, &mut warnings)?;
