@@ -50,22 +50,13 @@ impl<'a> Metadata<'a> {
     }
 
     /// `None` when absent, the picked value, or a [`Error::KeyType`] that says what was expected.
-    fn pick<T>(
-        &self,
-        key: &str,
-        expected: &'static str,
-        pick: impl Fn(Value<'a>) -> Option<T>,
-    ) -> Result<Option<T>, Error> {
+    fn pick<T>(&self, key: &str, expected: &'static str, pick: impl Fn(Value<'a>) -> Option<T>) -> Result<Option<T>, Error> {
         let Some(value) = self.get(key) else {
             return Ok(None);
         };
         match pick(value) {
             Some(v) => Ok(Some(v)),
-            None => Err(Error::KeyType {
-                key: shown(key),
-                expected,
-                found: value.to_string(),
-            }),
+            None => Err(Error::KeyType { key: shown(key), expected, found: value.to_string() }),
         }
     }
 
@@ -74,24 +65,17 @@ impl<'a> Metadata<'a> {
     /// # Errors
     /// [`Error::KeyType`] where the value has another type or doesn't fit; so in all getters here.
     pub fn u32(&self, key: &str) -> Result<Option<u32>, Error> {
-        self.pick(key, "an integer from 0 to 4294967295", |v| {
-            v.as_i128()?.try_into().ok()
-        })
+        self.pick(key, "an integer from 0 to 4294967295", |v| v.as_i128()?.try_into().ok())
     }
 
     /// An integer of any type whose value fits.
-    #[allow(clippy::missing_errors_doc, reason = "as in `u32`")]
     pub fn u64(&self, key: &str) -> Result<Option<u64>, Error> {
-        self.pick(key, "an integer from 0 to 18446744073709551615", |v| {
-            v.as_i128()?.try_into().ok()
-        })
+        self.pick(key, "an integer from 0 to 18446744073709551615", |v| v.as_i128()?.try_into().ok())
     }
 
     /// An integer of any type whose value fits.
     pub fn i32(&self, key: &str) -> Result<Option<i32>, Error> {
-        self.pick(key, "an integer from -2147483648 to 2147483647", |v| {
-            v.as_i128()?.try_into().ok()
-        })
+        self.pick(key, "an integer from -2147483648 to 2147483647", |v| v.as_i128()?.try_into().ok())
     }
 
     /// A float; `f64` is rounded.
@@ -101,20 +85,12 @@ impl<'a> Metadata<'a> {
 
     /// A boolean.
     pub fn bool(&self, key: &str) -> Result<Option<bool>, Error> {
-        self.pick(key, "a boolean", |v| {
-            if let Value::Bool(v) = v {
-                Some(v)
-            } else {
-                None
-            }
-        })
+        self.pick(key, "a boolean", |v| if let Value::Bool(v) = v { Some(v) } else { None })
     }
 
     /// A string that must be UTF-8.
     pub fn str(&self, key: &str) -> Result<Option<&'a str>, Error> {
-        self.pick(key, "a UTF-8 string", |v| {
-            std::str::from_utf8(v.as_bytes()?).ok()
-        })
+        self.pick(key, "a UTF-8 string", |v| std::str::from_utf8(v.as_bytes()?).ok())
     }
 
     /// A string of any bytes.
@@ -124,13 +100,7 @@ impl<'a> Metadata<'a> {
 
     /// An array of any element type.
     pub fn array(&self, key: &str) -> Result<Option<Array<'a>>, Error> {
-        self.pick(key, "an array", |v| {
-            if let Value::Array(v) = v {
-                Some(v)
-            } else {
-                None
-            }
-        })
+        self.pick(key, "an array", |v| if let Value::Array(v) = v { Some(v) } else { None })
     }
 
     /// [`Self::u32`] of a key that must be there.

@@ -65,19 +65,12 @@ impl OwnedValue {
             return Ok(());
         };
         if depth > MAX_ARRAY_DEPTH {
-            return Err(Error::ArrayDepth {
-                key: key.to_owned(),
-                max: MAX_ARRAY_DEPTH,
-            });
+            return Err(Error::ArrayDepth { key: key.to_owned(), max: MAX_ARRAY_DEPTH });
         }
         for value in values {
             let found = value.value_type();
             if found != *elem {
-                return Err(Error::ArrayElement {
-                    key: key.to_owned(),
-                    expected: *elem,
-                    found,
-                });
+                return Err(Error::ArrayElement { key: key.to_owned(), expected: *elem, found });
             }
             value.check(key, depth.saturating_add(1))?;
         }
@@ -107,10 +100,7 @@ impl From<Value<'_>> for OwnedValue {
 
 impl From<Array<'_>> for OwnedValue {
     fn from(array: Array<'_>) -> Self {
-        Self::Array {
-            elem: array.elem_type(),
-            values: array.iter().map(Self::from).collect(),
-        }
+        Self::Array { elem: array.elem_type(), values: array.iter().map(Self::from).collect() }
     }
 }
 
@@ -138,9 +128,6 @@ from_scalars! {
 /// An array of strings of any bytes.
 impl From<Vec<Vec<u8>>> for OwnedValue {
     fn from(v: Vec<Vec<u8>>) -> Self {
-        Self::Array {
-            elem: ValueType::String,
-            values: v.into_iter().map(Self::String).collect(),
-        }
+        Self::Array { elem: ValueType::String, values: v.into_iter().map(Self::String).collect() }
     }
 }

@@ -40,17 +40,9 @@ impl SplitInfo {
         }
         let no = gguf.metadata.require_u32(SPLIT_NO)?;
         if no >= count || count > MAX_SPLITS {
-            return Err(Error::SplitNumber {
-                no,
-                count,
-                max: MAX_SPLITS,
-            });
+            return Err(Error::SplitNumber { no, count, max: MAX_SPLITS });
         }
-        Ok(Some(Self {
-            no,
-            count,
-            n_tensors: gguf.metadata.u64(SPLIT_TENSORS)?,
-        }))
+        Ok(Some(Self { no, count, n_tensors: gguf.metadata.u64(SPLIT_TENSORS)? }))
     }
 }
 
@@ -80,12 +72,7 @@ impl<'a> SplitName<'a> {
 
     /// The name of the file at place `no`, from 0, in the same folder.
     pub fn sibling(&self, no: u32) -> String {
-        format!(
-            "{}-{:05}-of-{:05}.gguf",
-            self.stem,
-            no.saturating_add(1),
-            self.count
-        )
+        format!("{}-{:05}-of-{:05}.gguf", self.stem, no.saturating_add(1), self.count)
     }
 }
 
@@ -101,24 +88,12 @@ pub fn siblings(gguf: &Gguf<'_>, file_name: &str) -> Result<Vec<String>, Error> 
     };
     let name = SplitName::parse(file_name);
     if info.no != 0 {
-        let first = name.map_or_else(
-            || "the one whose `split.no` is 0".to_owned(),
-            |name| name.sibling(0),
-        );
-        return Err(Error::SplitNotFirst {
-            no: info.no,
-            count: info.count,
-            first,
-        });
+        let first = name.map_or_else(|| "the one whose `split.no` is 0".to_owned(), |name| name.sibling(0));
+        return Err(Error::SplitNotFirst { no: info.no, count: info.count, first });
     }
     match name {
-        Some(name) if name.no == 0 && name.count == info.count => {
-            Ok((1..info.count).map(|no| name.sibling(no)).collect())
-        }
-        _ => Err(Error::SplitName {
-            found: file_name.to_owned(),
-            count: info.count,
-        }),
+        Some(name) if name.no == 0 && name.count == info.count => Ok((1..info.count).map(|no| name.sibling(no)).collect()),
+        _ => Err(Error::SplitName { found: file_name.to_owned(), count: info.count }),
     }
 }
 
@@ -138,12 +113,7 @@ pub fn check_set(parts: &[Gguf<'_>]) -> Result<(), Error> {
         };
         if !fits {
             let (no, of) = found.map_or((0, 1), |info| (info.no, info.count));
-            return Err(Error::SplitMember {
-                index,
-                count,
-                found_no: no,
-                found_count: of,
-            });
+            return Err(Error::SplitMember { index, count, found_no: no, found_count: of });
         }
         if index == 0 {
             n_tensors = found.and_then(|info| info.n_tensors);
@@ -151,11 +121,7 @@ pub fn check_set(parts: &[Gguf<'_>]) -> Result<(), Error> {
         for tensor in &part.tensors {
             if let Some(first) = seen.insert(tensor.name, index) {
                 let name = crate::error::shown(tensor.name);
-                return Err(Error::SplitDuplicate {
-                    name,
-                    first,
-                    second: index,
-                });
+                return Err(Error::SplitDuplicate { name, first, second: index });
             }
         }
     }

@@ -79,11 +79,7 @@ impl<'a> Writer<'a> {
             version: gguf.version,
             endian: gguf.endian,
             alignment: gguf.alignment,
-            metadata: gguf
-                .metadata
-                .iter()
-                .map(|(key, value)| (key.to_owned(), value.into()))
-                .collect(),
+            metadata: gguf.metadata.iter().map(|(key, value)| (key.to_owned(), value.into())).collect(),
             tensors: gguf.tensors.iter().map(tensor).collect(),
             end_padding: gguf.end_zeros(),
         }
@@ -91,10 +87,7 @@ impl<'a> Writer<'a> {
 
     /// The value of a key.
     pub fn get(&self, key: &str) -> Option<&OwnedValue> {
-        self.metadata
-            .iter()
-            .find(|(k, _)| k == key)
-            .map(|(_, value)| value)
+        self.metadata.iter().find(|(k, _)| k == key).map(|(_, value)| value)
     }
 
     /// Sets a key: in place where it is there, else after the others.
@@ -131,20 +124,9 @@ impl<'a> Writer<'a> {
     }
 
     /// Appends a tensor of whole blocks, little endian.
-    pub fn add_tensor(
-        &mut self,
-        name: &str,
-        ty: TensorType,
-        dims: &[u64],
-        data: impl Into<Cow<'a, [u8]>>,
-    ) -> &mut Self {
+    pub fn add_tensor(&mut self, name: &str, ty: TensorType, dims: &[u64], data: impl Into<Cow<'a, [u8]>>) -> &mut Self {
         let (name, dims, data) = (name.to_owned(), dims.to_vec(), data.into());
-        self.tensors_mut().push(WriterTensor {
-            name,
-            ty,
-            dims,
-            data,
-        });
+        self.tensors_mut().push(WriterTensor { name, ty, dims, data });
         self
     }
 
@@ -152,13 +134,7 @@ impl<'a> Writer<'a> {
     ///
     /// # Errors
     /// As [`encode_row`]: no encoder for the type, or values that aren't whole blocks.
-    pub fn add_values(
-        &mut self,
-        name: &str,
-        ty: TensorType,
-        dims: &[u64],
-        values: &[f32],
-    ) -> Result<&mut Self, Error> {
+    pub fn add_values(&mut self, name: &str, ty: TensorType, dims: &[u64], values: &[f32]) -> Result<&mut Self, Error> {
         let row = ty.row();
         let n_blocks = values.len().checked_div(row.block_elems).unwrap_or(0);
         let mut data = vec![0; n_blocks.saturating_mul(row.block_bytes)];
@@ -184,40 +160,25 @@ impl<'a> Writer<'a> {
     /// Those of `out`; or one of kind [`io::ErrorKind::InvalidInput`] that holds the [`Error`] of content that a reader
     /// would refuse, before anything is written.
     pub fn write_to(&self, out: &mut dyn io::Write) -> io::Result<()> {
-        let plan = self
-            .plan()
-            .map_err(|e| io::Error::new(io::ErrorKind::InvalidInput, e))?;
+        let plan = self.plan().map_err(|e| io::Error::new(io::ErrorKind::InvalidInput, e))?;
         self.put(&plan, out)
     }
 
     /// Checks all content and lays the file out.
     fn plan(&self) -> Result<Plan, Error> {
         if !matches!(self.version, 2 | 3) {
-            return Err(Error::Version {
-                found: self.version,
-                hint: "",
-            });
+            return Err(Error::Version { found: self.version, hint: "" });
         }
         let (min, max) = ALIGNMENTS;
-        if !self.alignment.is_power_of_two()
-            || !(u64::from(min)..=u64::from(max)).contains(&self.alignment)
-        {
-            return Err(Error::Alignment {
-                found: self.alignment.to_string(),
-                min,
-                max,
-            });
+        if !self.alignment.is_power_of_two() || !(u64::from(min)..=u64::from(max)).contains(&self.alignment) {
+            return Err(Error::Alignment { found: self.alignment.to_string(), min, max });
         }
 
         let mut keys = HashSet::new();
         for (index, (key, value)) in self.metadata.iter().enumerate() {
             let found = key.len() as u64;
             if found == 0 || found > MAX_KEY {
-                return Err(Error::KeyLength {
-                    index: index as u64,
-                    found,
-                    max: MAX_KEY,
-                });
+                return Err(Error::KeyLength { index: index as u64, found, max: MAX_KEY });
             }
             if !keys.insert(key) {
                 return Err(Error::KeyDuplicate { key: key.clone() });
@@ -225,10 +186,7 @@ impl<'a> Writer<'a> {
             value.check(key, 1)?;
         }
 
-        let mut head = Head {
-            bytes: Vec::new(),
-            endian: self.endian,
-        };
+        let mut head = Head { bytes: Vec::new(), endian: self.endian };
         head.bytes.extend_from_slice(b"GGUF");
         head.u32(self.version);
         head.u64(self.tensors.len() as u64);
@@ -238,14 +196,7 @@ impl<'a> Writer<'a> {
         let alignment = OwnedValue::U32(u32::try_from(self.alignment).unwrap_or(max));
         for (key, value) in &self.metadata {
             // The field wins over the key, so that a change of it can't be forgotten.
-            head.entry(
-                key,
-                if key == ALIGNMENT_KEY {
-                    &alignment
-                } else {
-                    value
-                },
-            );
+            head.entry(key, if key == ALIGNMENT_KEY { &alignment } else { value });
         }
         if adds_alignment {
             head.entry(ALIGNMENT_KEY, &alignment);
@@ -257,9 +208,7 @@ impl<'a> Writer<'a> {
         for (index, tensor) in self.tensors.iter().enumerate() {
             self.check_tensor(index as u64, tensor)?;
             if !names.insert(&tensor.name) {
-                return Err(Error::TensorDuplicate {
-                    name: tensor.name.clone(),
-                });
+                return Err(Error::TensorDuplicate { name: tensor.name.clone() });
             }
             // Sizes of vectors in memory: their sum stays below 2^64.
             let offset = end.next_multiple_of(self.alignment);
@@ -270,56 +219,28 @@ impl<'a> Writer<'a> {
 
         let table_end = head.bytes.len() as u64;
         let data_start = table_end.next_multiple_of(self.alignment);
-        let content_end = if self.tensors.is_empty() {
-            table_end
-        } else {
-            data_start.saturating_add(end)
-        };
+        let content_end = if self.tensors.is_empty() { table_end } else { data_start.saturating_add(end) };
         let file_len = match self.end_padding {
             Some(zeros) => content_end.saturating_add(zeros),
             None => content_end.next_multiple_of(self.alignment),
         };
-        Ok(Plan {
-            head: head.bytes,
-            data_start,
-            offsets,
-            file_len,
-        })
+        Ok(Plan { head: head.bytes, data_start, offsets, file_len })
     }
 
     fn check_tensor(&self, index: u64, tensor: &WriterTensor<'_>) -> Result<(), Error> {
-        let WriterTensor {
-            name,
-            ty,
-            dims,
-            data,
-        } = tensor;
+        let WriterTensor { name, ty, dims, data } = tensor;
         let found = name.len() as u64;
         if found > MAX_TENSOR_NAME {
-            return Err(Error::TensorNameLength {
-                index,
-                found,
-                max: MAX_TENSOR_NAME,
-            });
+            return Err(Error::TensorNameLength { index, found, max: MAX_TENSOR_NAME });
         }
         if dims.len() > MAX_DIMS {
             let found = u32::try_from(dims.len()).unwrap_or(u32::MAX);
-            return Err(Error::TensorDims {
-                name: name.clone(),
-                found,
-                max: MAX_DIMS as u32,
-            });
+            return Err(Error::TensorDims { name: name.clone(), found, max: MAX_DIMS as u32 });
         }
         let expected = blocks_bytes(name, *ty, dims, data.len() as u64)?;
         if expected != data.len() as u64 {
             let (name, dims, found) = (name.clone(), dims.clone(), data.len() as u64);
-            return Err(Error::TensorData {
-                name,
-                ty: *ty,
-                dims,
-                expected,
-                found,
-            });
+            return Err(Error::TensorData { name, ty: *ty, dims, expected, found });
         }
         Ok(())
     }
@@ -357,9 +278,7 @@ struct Plan {
 fn put_zeros(out: &mut dyn io::Write, mut n: u64) -> io::Result<()> {
     const ZEROS: [u8; 4096] = [0; 4096];
     while n > 0 {
-        let chunk = ZEROS
-            .get(..usize::try_from(n).unwrap_or(ZEROS.len()))
-            .unwrap_or(&ZEROS);
+        let chunk = ZEROS.get(..usize::try_from(n).unwrap_or(ZEROS.len())).unwrap_or(&ZEROS);
         out.write_all(chunk)?;
         n = n.saturating_sub(chunk.len() as u64);
     }

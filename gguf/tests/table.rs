@@ -1,31 +1,11 @@
 //! Tensor tables drawn at random from sizes that make careless arithmetic wrap, against an oracle in big integers.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests may panic like tests")]
+
 use selvedge_gguf::{Gguf, TensorType};
 
-const DIMS: [u64; 15] = [
-    0,
-    1,
-    2,
-    31,
-    32,
-    33,
-    255,
-    256,
-    (1 << 31) - 1,
-    1 << 31,
-    1 << 32,
-    (1 << 59) + 1,
-    1 << 61,
-    (1 << 63) - 1,
-    u64::MAX,
-];
-const TYPES: [TensorType; 5] = [
-    TensorType::F32,
-    TensorType::F16,
-    TensorType::Q8_0,
-    TensorType::Q4_K,
-    TensorType::I64,
-];
+const DIMS: [u64; 15] = [0, 1, 2, 31, 32, 33, 255, 256, (1 << 31) - 1, 1 << 31, 1 << 32, (1 << 59) + 1, 1 << 61, (1 << 63) - 1, u64::MAX];
+const TYPES: [TensorType; 5] = [TensorType::F32, TensorType::F16, TensorType::Q8_0, TensorType::Q4_K, TensorType::I64];
 const OFFSETS: [u64; 8] = [0, 32, 64, 4096, 33, 1 << 63, u64::MAX - 31, u64::MAX - 127];
 const N_TABLES: usize = 10_000;
 const N_DATA: usize = 1 << 14;
@@ -91,14 +71,11 @@ impl Natural {
 fn oracle(n_dims: usize, dims: &[u64], ty: TensorType, offset: u64) -> bool {
     let row = ty.row();
     let row_elems = if n_dims == 0 { 1 } else { dims[0] };
-    if n_dims > 4 || !row_elems.is_multiple_of(row.block_elems as u64) || !offset.is_multiple_of(32)
-    {
+    if n_dims > 4 || !row_elems.is_multiple_of(row.block_elems as u64) || !offset.is_multiple_of(32) {
         return false;
     }
     let elems = dims.iter().fold(Natural::from(1), |n, &d| n.times(d));
-    let size = elems
-        .over(row.block_elems as u32)
-        .times(row.block_bytes as u64);
+    let size = elems.over(row.block_elems as u32).times(row.block_bytes as u64);
     size.plus(offset).at_most(N_DATA as u64)
 }
 
@@ -130,20 +107,11 @@ fn verdicts_equal_those_of_big_integers() {
         let n_dims = draw(7);
         let dims: Vec<u64> = (0..n_dims).map(|_| DIMS[draw(DIMS.len())]).collect();
         let ty = TYPES[draw(TYPES.len())];
-        let offset = if draw(4) == 0 {
-            OFFSETS[draw(OFFSETS.len())]
-        } else {
-            OFFSETS[draw(2)]
-        };
+        let offset = if draw(4) == 0 { OFFSETS[draw(OFFSETS.len())] } else { OFFSETS[draw(2)] };
         let bytes = file(n_dims, &dims, ty, offset);
         let expected = oracle(n_dims, &dims, ty, offset);
         let found = Gguf::parse(&bytes);
-        assert_eq!(
-            found.is_ok(),
-            expected,
-            "{ty} {dims:?} at {offset}: {:?}",
-            found.err()
-        );
+        assert_eq!(found.is_ok(), expected, "{ty} {dims:?} at {offset}: {:?}", found.err());
         if let Ok(gguf) = found {
             let t = gguf.tensors[0];
             assert_eq!(gguf.tensor_bytes(&t).len() as u64, t.n_bytes);
@@ -151,14 +119,43 @@ fn verdicts_equal_those_of_big_integers() {
         n_accepted += usize::from(expected);
         let row = ty.row();
         let wrapped = dims.iter().fold(1u64, |n, &d| n.wrapping_mul(d)) / row.block_elems as u64;
-        let wrapped = wrapped
-            .wrapping_mul(row.block_bytes as u64)
-            .wrapping_add(offset);
+        let wrapped = wrapped.wrapping_mul(row.block_bytes as u64).wrapping_add(offset);
         n_wrapping += usize::from(!expected && n_dims <= 4 && wrapped <= N_DATA as u64);
     }
     // The draw must hold files of both kinds, and files that wrapping arithmetic would take.
-    assert!(
-        n_accepted > 500 && n_wrapping > 500,
-        "{n_accepted} accepted, {n_wrapping} would wrap"
-    );
+    assert!(n_accepted > 500 && n_wrapping > 500, "{n_accepted} accepted, {n_wrapping} would wrap");
+}
+
+/// Several tensors at random places: accepted exactly where no two share a byte, by comparing each with each.
+#[test]
+fn overlaps_are_found_wherever_they_are() {
+    let mut x = 0xd1b5_4a32_d192_ed03u64;
+    let mut draw = |n: u64| {
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        (x >> 16) % n
+    };
+    let mut n_accepted = 0;
+    for _ in 0..2000 {
+        let places: Vec<(u64, u64)> = (0..1 + draw(5)).map(|_| (draw(16) * 32, draw(30))).collect();
+        let mut bytes = b"GGUF\x03\0\0\0".to_vec();
+        bytes.extend((places.len() as u64).to_le_bytes());
+        bytes.extend(0u64.to_le_bytes());
+        for (i, &(offset, n)) in places.iter().enumerate() {
+            bytes.extend(1u64.to_le_bytes());
+            bytes.push(b'a' + i as u8);
+            bytes.extend(1u32.to_le_bytes());
+            bytes.extend(n.to_le_bytes());
+            bytes.extend((TensorType::F32 as u32).to_le_bytes());
+            bytes.extend(offset.to_le_bytes());
+        }
+        bytes.resize(bytes.len().next_multiple_of(32) + 1024, 0);
+        let share = |a: (u64, u64), b: (u64, u64)| (a.0..a.0 + 4 * a.1).any(|byte| (b.0..b.0 + 4 * b.1).contains(&byte));
+        let expected = (0..places.len()).all(|i| (0..i).all(|j| !share(places[i], places[j])));
+        let found = Gguf::parse(&bytes);
+        assert_eq!(found.is_ok(), expected, "{places:?}: {:?}", found.err());
+        n_accepted += usize::from(expected);
+    }
+    assert!((200..1800).contains(&n_accepted), "{n_accepted} accepted");
 }

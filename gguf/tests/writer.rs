@@ -1,59 +1,31 @@
 //! Files written and read: byte-equal copies, both byte orders, both versions, random metadata.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests may panic like tests")]
+
 mod common;
 
 use proptest::prelude::*;
-use selvedge_gguf::{
-    Endian, Error, Gguf, OwnedValue, TensorType, Value, ValueType, Writer, decode_row,
-};
+use selvedge_gguf::{Endian, Error, Gguf, OwnedValue, TensorType, Value, ValueType, Writer, decode_row};
 
 /// A file with every kind of value and a tensor per storage type.
 fn everything() -> Writer<'static> {
     let mut w = Writer::new();
     w.set("general.architecture", "llama");
-    w.set("u8", 200u8)
-        .set("i8", -100i8)
-        .set("u16", 60000u16)
-        .set("i16", -30000i16);
-    w.set("u32", 4_000_000_000u32)
-        .set("i32", -2_000_000_000i32)
-        .set("u64", u64::MAX)
-        .set("i64", i64::MIN);
-    w.set("f32", 0.1f32)
-        .set("f64", 0.1f64)
-        .set("yes", true)
-        .set("no", false);
+    w.set("u8", 200u8).set("i8", -100i8).set("u16", 60000u16).set("i16", -30000i16);
+    w.set("u32", 4_000_000_000u32).set("i32", -2_000_000_000i32).set("u64", u64::MAX).set("i64", i64::MIN);
+    w.set("f32", 0.1f32).set("f64", 0.1f64).set("yes", true).set("no", false);
     w.set("raw", OwnedValue::String(vec![0xff, 0, 0xfe]));
     w.set("tokens", vec!["a", "", "\u{1f680}"]);
     w.set("scores", vec![0.5f32, -1.5]);
     w.set("types", vec![1i32, 6]);
     w.set("flags", vec![true, false]);
     let inner = |v: Vec<u16>| OwnedValue::from(v);
-    w.set(
-        "nested",
-        OwnedValue::Array {
-            elem: ValueType::Array,
-            values: vec![inner(vec![1, 2]), inner(vec![])],
-        },
-    );
-    w.set(
-        "empty",
-        OwnedValue::Array {
-            elem: ValueType::String,
-            values: vec![],
-        },
-    );
+    w.set("nested", OwnedValue::Array { elem: ValueType::Array, values: vec![inner(vec![1, 2]), inner(vec![])] });
+    w.set("empty", OwnedValue::Array { elem: ValueType::String, values: vec![] });
     for row in &selvedge_gguf::format::FORMATS {
         let n_blocks = 3;
-        let data: Vec<u8> = (0..n_blocks * row.block_bytes)
-            .map(|i| (i * 37 + row.ty as usize) as u8)
-            .collect();
-        w.add_tensor(
-            &format!("t.{}", row.name),
-            row.ty,
-            &[row.block_elems as u64, n_blocks as u64],
-            data,
-        );
+        let data: Vec<u8> = (0..n_blocks * row.block_bytes).map(|i| (i * 37 + row.ty as usize) as u8).collect();
+        w.add_tensor(&format!("t.{}", row.name), row.ty, &[row.block_elems as u64, n_blocks as u64], data);
     }
     w
 }
@@ -63,10 +35,7 @@ fn what_is_written_is_read() {
     let w = everything();
     let bytes = w.to_bytes().unwrap();
     let gguf = Gguf::parse(&bytes).unwrap();
-    assert_eq!(
-        (gguf.version, gguf.endian, gguf.alignment),
-        (3, Endian::Little, 32)
-    );
+    assert_eq!((gguf.version, gguf.endian, gguf.alignment), (3, Endian::Little, 32));
     let m = &gguf.metadata;
     assert_eq!(m.iter().next().unwrap().0, "general.architecture");
     assert_eq!(m.str("general.architecture"), Ok(Some("llama")));
@@ -75,41 +44,16 @@ fn what_is_written_is_read() {
     assert_eq!(m.i32("i8"), Ok(Some(-100)));
     assert_eq!(m.u64("u64"), Ok(Some(u64::MAX)));
     assert_eq!((m.f32("f32"), m.f32("f64")), (Ok(Some(0.1)), Ok(Some(0.1))));
-    assert_eq!(
-        (m.bool("yes"), m.bool("no")),
-        (Ok(Some(true)), Ok(Some(false)))
-    );
+    assert_eq!((m.bool("yes"), m.bool("no")), (Ok(Some(true)), Ok(Some(false))));
     assert_eq!(m.bytes("raw"), Ok(Some(&[0xff, 0, 0xfe][..])));
-    let tokens: Vec<&[u8]> = m
-        .require_array("tokens")
-        .unwrap()
-        .strings()
-        .unwrap()
-        .collect();
+    let tokens: Vec<&[u8]> = m.require_array("tokens").unwrap().strings().unwrap().collect();
     assert_eq!(tokens, [b"a".as_slice(), b"", "\u{1f680}".as_bytes()]);
-    assert_eq!(
-        m.require_array("scores")
-            .unwrap()
-            .f32s()
-            .unwrap()
-            .collect::<Vec<_>>(),
-        [0.5, -1.5]
-    );
-    assert_eq!(
-        m.require_array("types")
-            .unwrap()
-            .i64s()
-            .unwrap()
-            .collect::<Vec<_>>(),
-        [1, 6]
-    );
+    assert_eq!(m.require_array("scores").unwrap().f32s().unwrap().collect::<Vec<_>>(), [0.5, -1.5]);
+    assert_eq!(m.require_array("types").unwrap().i64s().unwrap().collect::<Vec<_>>(), [1, 6]);
     assert!(m.require_array("types").unwrap().strings().is_none());
     assert!(m.require_array("flags").unwrap().i64s().is_none());
     let nested = m.require_array("nested").unwrap();
-    let lens: Vec<usize> = nested
-        .iter()
-        .map(|v| if let Value::Array(a) = v { a.len() } else { 99 })
-        .collect();
+    let lens: Vec<usize> = nested.iter().map(|v| if let Value::Array(a) = v { a.len() } else { 99 }).collect();
     assert_eq!(lens, [2, 0]);
     let empty = m.require_array("empty").unwrap();
     assert!(empty.is_empty() && empty.strings().unwrap().next().is_none());
@@ -127,15 +71,20 @@ fn what_is_written_is_read() {
 }
 
 #[test]
+fn value_types_have_the_ids_of_the_format() {
+    for id in 0..13 {
+        assert_eq!(ValueType::from_id(id).map(|ty| ty as u32), Some(id));
+    }
+    assert_eq!(ValueType::from_id(13), None);
+}
+
+#[test]
 fn getters_say_what_is_wrong() {
     let bytes = everything().to_bytes().unwrap();
     let m = Gguf::parse(&bytes).unwrap().metadata;
     let text = |e: Error| e.to_string();
     assert_eq!(m.u32("absent"), Ok(None));
-    assert_eq!(
-        text(m.require_u32("absent").unwrap_err()),
-        "the metadata lacks the key `absent`"
-    );
+    assert_eq!(text(m.require_u32("absent").unwrap_err()), "the metadata lacks the key `absent`");
     let wrong = m.u32("general.architecture").unwrap_err();
     let expected = "metadata key `general.architecture` should be an integer from 0 to 4294967295, found string \"llama\"";
     assert_eq!(text(wrong), expected);
@@ -157,15 +106,9 @@ fn copies_are_byte_equal_in_every_version_and_byte_order() {
                 (w.version, w.endian, w.alignment) = (version, endian, alignment);
                 let bytes = w.to_bytes().unwrap();
                 let gguf = Gguf::parse(&bytes).unwrap();
-                assert_eq!(
-                    (gguf.version, gguf.endian, gguf.alignment),
-                    (version, endian, alignment)
-                );
+                assert_eq!((gguf.version, gguf.endian, gguf.alignment), (version, endian, alignment));
                 let copy = Writer::from_gguf(&gguf).to_bytes().unwrap();
-                assert!(
-                    copy == bytes,
-                    "version {version} {endian:?} alignment {alignment}"
-                );
+                assert!(copy == bytes, "version {version} {endian:?} alignment {alignment}");
                 let mut streamed = Vec::new();
                 Writer::from_gguf(&gguf).write_to(&mut streamed).unwrap();
                 assert!(streamed == bytes);
@@ -177,18 +120,10 @@ fn copies_are_byte_equal_in_every_version_and_byte_order() {
 #[test]
 fn a_file_without_padding_at_its_end_is_kept() {
     let bytes = everything().to_bytes().unwrap();
-    let last = Gguf::parse(&bytes)
-        .unwrap()
-        .tensors
-        .iter()
-        .map(|t| t.offset + t.n_bytes)
-        .max()
-        .unwrap() as usize;
+    let last = Gguf::parse(&bytes).unwrap().tensors.iter().map(|t| t.offset + t.n_bytes).max().unwrap() as usize;
     let longer = [bytes.as_slice(), &[0; 100]].concat();
     for file in [&bytes[..last], &longer] {
-        let copy = Writer::from_gguf(&Gguf::parse(file).unwrap())
-            .to_bytes()
-            .unwrap();
+        let copy = Writer::from_gguf(&Gguf::parse(file).unwrap()).to_bytes().unwrap();
         assert!(copy == file, "{} bytes", file.len());
     }
 }
@@ -201,22 +136,53 @@ fn a_big_endian_copy_holds_the_same_values() {
     let big = w.to_bytes().unwrap();
     assert_ne!(little, big);
     let (little, big) = (Gguf::parse(&little).unwrap(), Gguf::parse(&big).unwrap());
-    let owned = |g: &Gguf<'_>| {
-        g.metadata
-            .iter()
-            .map(|(k, v)| (k.to_owned(), OwnedValue::from(v)))
-            .collect::<Vec<_>>()
-    };
+    let owned = |g: &Gguf<'_>| g.metadata.iter().map(|(k, v)| (k.to_owned(), OwnedValue::from(v))).collect::<Vec<_>>();
     assert_eq!(owned(&little), owned(&big));
     for (a, b) in little.tensors.iter().zip(&big.tensors) {
         assert_eq!(a, b);
         let mut swapped = big.tensor_bytes(b).to_vec();
         selvedge_gguf::swap_endian(b.ty, &mut swapped);
         assert_eq!(swapped, little.tensor_bytes(a), "{}", a.name);
-        if a.ty.row().decode.is_some() {
-            let mut values = vec![0.0; a.n_elems() as usize];
-            decode_row(a.ty, &swapped, &mut values).unwrap();
+    }
+}
+
+/// Both byte orders as the `gguf` Python package writes them.
+#[test]
+fn files_of_another_writer_in_both_byte_orders_are_one() {
+    let big = include_bytes!("data/big_endian.gguf").as_slice();
+    let little = include_bytes!("data/little_endian.gguf").as_slice();
+    let (b, l) = (Gguf::parse(big).unwrap(), Gguf::parse(little).unwrap());
+    assert_eq!((b.endian, l.endian), (Endian::Big, Endian::Little));
+    for gguf in [&b, &l] {
+        let m = &gguf.metadata;
+        assert_eq!((m.u32("u16"), m.i32("i32")), (Ok(Some(0x1234)), Ok(Some(-2))));
+        assert_eq!((m.f32("f32"), m.f32("f64")), (Ok(Some(0.1)), Ok(Some(0.1))));
+        assert_eq!((m.bool("yes"), m.u64("u64")), (Ok(Some(true)), Ok(Some((1 << 40) + 1))));
+        assert_eq!(m.str("text"), Ok(Some("a\u{20ac}b")));
+        let strings: Vec<&[u8]> = m.require_array("strings").unwrap().strings().unwrap().collect();
+        assert_eq!(strings, [b"x".as_slice(), b"", b"yz"]);
+        assert_eq!(m.require_array("ints").unwrap().i64s().unwrap().collect::<Vec<_>>(), [1, -2, 3]);
+    }
+    let values = |gguf: &Gguf<'_>, name: &str| {
+        let t = gguf.tensor(name).unwrap();
+        let mut data = gguf.tensor_bytes(t).to_vec();
+        if gguf.endian == Endian::Big {
+            selvedge_gguf::swap_endian(t.ty, &mut data);
         }
+        let mut out = vec![0.0; t.n_elems() as usize];
+        decode_row(t.ty, &data, &mut out).unwrap();
+        out
+    };
+    for name in ["f32", "f16", "q8_0", "q4_k"] {
+        assert_eq!(values(&b, name), values(&l, name), "{name}");
+    }
+    assert_eq!(values(&b, "f32")[9], 9.0 / 8.0);
+    assert_eq!(b.tensor("f16").unwrap().dims, [32, 2, 1, 1]);
+    // Each turned into the other, byte for byte.
+    for (from, to, endian) in [(&b, little, Endian::Little), (&l, big, Endian::Big)] {
+        let mut w = Writer::from_gguf(from);
+        w.endian = endian;
+        assert!(w.to_bytes().unwrap() == to, "to {endian:?}");
     }
 }
 
@@ -224,11 +190,7 @@ fn a_big_endian_copy_holds_the_same_values() {
 fn copies_of_real_files_are_byte_equal() {
     let mut files = common::models();
     if let Some(dir) = common::cases() {
-        files.extend(
-            ["hostile", "arch", "vocab"]
-                .iter()
-                .flat_map(|sub| common::gguf_files(&dir.join(sub))),
-        );
+        files.extend(["hostile", "arch", "vocab"].iter().flat_map(|sub| common::gguf_files(&dir.join(sub))));
     }
     let mut n_equal = 0;
     for path in &files {
@@ -250,27 +212,15 @@ fn copies_of_real_files_are_byte_equal() {
 fn encoded_tensors_come_back() {
     let values: Vec<f32> = (0..512).map(|i| (i as f32 - 256.0) / 64.0).collect();
     let mut w = Writer::new();
-    w.add_values("a", TensorType::F32, &[256, 2], &values)
-        .unwrap();
-    w.add_values("b", TensorType::Q8_0, &[256, 2], &values)
-        .unwrap();
-    assert!(matches!(
-        w.add_values("c", TensorType::Q4_K, &[255], &values[..255]),
-        Err(Error::BlockLength { .. })
-    ));
+    w.add_values("a", TensorType::F32, &[256, 2], &values).unwrap();
+    w.add_values("b", TensorType::Q8_0, &[256, 2], &values).unwrap();
+    assert!(matches!(w.add_values("c", TensorType::Q4_K, &[255], &values[..255]), Err(Error::BlockLength { .. })));
     let bytes = w.to_bytes().unwrap();
     let gguf = Gguf::parse(&bytes).unwrap();
     for (t, bound) in gguf.tensors.iter().zip([0.0, 4.0 / 127.0 / 2.0 * 1.01]) {
         let mut back = vec![0.0; 512];
         decode_row(t.ty, gguf.tensor_bytes(t), &mut back).unwrap();
-        assert!(
-            values
-                .iter()
-                .zip(&back)
-                .all(|(a, b)| (a - b).abs() <= bound),
-            "{}",
-            t.name
-        );
+        assert!(values.iter().zip(&back).all(|(a, b)| (a - b).abs() <= bound), "{}", t.name);
     }
 }
 
@@ -284,71 +234,25 @@ fn the_writer_refuses_what_the_reader_would() {
         change(&mut w);
         w.to_bytes().unwrap_err()
     };
-    assert!(matches!(
-        with(&|w| w.version = 4),
-        Error::Version { found: 4, .. }
-    ));
-    assert!(matches!(
-        with(&|w| w.alignment = 24),
-        Error::Alignment { .. }
-    ));
-    assert!(matches!(
-        with(&|w| ignore(w.set("", 1u8))),
-        Error::KeyLength { found: 0, .. }
-    ));
-    assert!(matches!(
-        with(&|w| ignore(w.set(&"k".repeat(65536), 1u8))),
-        Error::KeyLength { found: 65536, .. }
-    ));
-    let mixed = OwnedValue::Array {
-        elem: ValueType::U8,
-        values: vec![OwnedValue::I8(1)],
-    };
-    assert!(matches!(
-        with(&|w| ignore(w.set("k", mixed.clone()))),
-        Error::ArrayElement { .. }
-    ));
-    let deep = (0..5).fold(OwnedValue::U8(0), |v, _| OwnedValue::Array {
-        elem: v.value_type(),
-        values: vec![v],
-    });
-    assert!(matches!(
-        with(&|w| ignore(w.set("k", deep.clone()))),
-        Error::ArrayDepth { .. }
-    ));
+    assert!(matches!(with(&|w| w.version = 4), Error::Version { found: 4, .. }));
+    assert!(matches!(with(&|w| w.alignment = 24), Error::Alignment { .. }));
+    assert!(matches!(with(&|w| ignore(w.set("", 1u8))), Error::KeyLength { found: 0, .. }));
+    assert!(matches!(with(&|w| ignore(w.set(&"k".repeat(65536), 1u8))), Error::KeyLength { found: 65536, .. }));
+    let mixed = OwnedValue::Array { elem: ValueType::U8, values: vec![OwnedValue::I8(1)] };
+    assert!(matches!(with(&|w| ignore(w.set("k", mixed.clone()))), Error::ArrayElement { .. }));
+    let deep = (0..5).fold(OwnedValue::U8(0), |v, _| OwnedValue::Array { elem: v.value_type(), values: vec![v] });
+    assert!(matches!(with(&|w| ignore(w.set("k", deep.clone()))), Error::ArrayDepth { .. }));
     let add = |name: &str, ty, dims: &[u64], n: usize| {
         let name = name.to_owned();
         let dims = dims.to_vec();
         move |w: &mut Writer<'static>| ignore(w.add_tensor(&name, ty, &dims, vec![0; n]))
     };
-    assert!(matches!(
-        with(&add("a", TensorType::F32, &[4], 16)),
-        Error::TensorDuplicate { .. }
-    ));
-    assert!(matches!(
-        with(&add("b", TensorType::F32, &[4], 12)),
-        Error::TensorData {
-            expected: 16,
-            found: 12,
-            ..
-        }
-    ));
-    assert!(matches!(
-        with(&add("b", TensorType::F32, &[1; 5], 4)),
-        Error::TensorDims { found: 5, .. }
-    ));
-    assert!(matches!(
-        with(&add("b", TensorType::Q4_0, &[33], 18)),
-        Error::TensorRow { .. }
-    ));
-    assert!(matches!(
-        with(&add("b", TensorType::F32, &[u64::MAX, 2], 8)),
-        Error::TensorSize { .. }
-    ));
-    assert!(matches!(
-        with(&add(&"n".repeat(65), TensorType::F32, &[1], 4)),
-        Error::TensorNameLength { found: 65, .. }
-    ));
+    assert!(matches!(with(&add("a", TensorType::F32, &[4], 16)), Error::TensorDuplicate { .. }));
+    assert!(matches!(with(&add("b", TensorType::F32, &[4], 12)), Error::TensorData { expected: 16, found: 12, .. }));
+    assert!(matches!(with(&add("b", TensorType::F32, &[1; 5], 4)), Error::TensorDims { found: 5, .. }));
+    assert!(matches!(with(&add("b", TensorType::Q4_0, &[33], 18)), Error::TensorRow { .. }));
+    assert!(matches!(with(&add("b", TensorType::F32, &[u64::MAX, 2], 8)), Error::TensorSize { .. }));
+    assert!(matches!(with(&add(&"n".repeat(65), TensorType::F32, &[1], 4)), Error::TensorNameLength { found: 65, .. }));
     let io = {
         let mut w = Writer::new();
         w.version = 1;
@@ -375,13 +279,7 @@ fn nesting_is_bounded_in_the_reader_too() {
         let parsed = Gguf::parse(&bytes);
         assert_eq!(parsed.is_ok(), ok, "{depth} levels");
         if !ok {
-            assert_eq!(
-                parsed.unwrap_err(),
-                Error::ArrayDepth {
-                    key: "k".to_owned(),
-                    max: 4
-                }
-            );
+            assert_eq!(parsed.unwrap_err(), Error::ArrayDepth { key: "k".to_owned(), max: 4 });
         }
     }
 }
@@ -407,12 +305,7 @@ fn scalar() -> impl Strategy<Value = OwnedValue> {
 /// Arrays of one scalar's type, and arrays of those, down to the deepest that is allowed.
 fn value() -> impl Strategy<Value = OwnedValue> {
     let array = |inner: BoxedStrategy<OwnedValue>| {
-        (inner, 0usize..5)
-            .prop_map(|(v, n)| OwnedValue::Array {
-                elem: v.value_type(),
-                values: vec![v; n],
-            })
-            .boxed()
+        (inner, 0usize..5).prop_map(|(v, n)| OwnedValue::Array { elem: v.value_type(), values: vec![v; n] }).boxed()
     };
     let one = array(scalar().boxed());
     let two = array(one.clone());

@@ -13,9 +13,7 @@
 //! an eighth of the scale, which is exact.
 
 use super::iq2::expand_8;
-use super::{
-    Field, FormatRow, LatticeRow, QK_K, TensorType, decode_lattice, f16_at, grids, u16_at,
-};
+use super::{Field, FormatRow, LatticeRow, QK_K, TensorType, decode_lattice, f16_at, grids, u16_at};
 
 const S_BYTES: usize = 50;
 const M_BYTES: usize = 56;
@@ -25,16 +23,8 @@ const _: () = assert!(M_BYTES == QK_K / 8 + QK_K / 16 + QK_K / 32);
 /// Eight times the coordinates -1, 0, 1.
 static GRID_TIMES_8: [[i8; 8]; 2048] = expand_8(&grids::IQ1, [-8, 0, 8, 0]);
 
-const S_LATTICE: LatticeRow = LatticeRow {
-    group: 32,
-    has_min: false,
-    unpack: unpack_s,
-};
-const M_LATTICE: LatticeRow = LatticeRow {
-    group: 16,
-    has_min: false,
-    unpack: unpack_m,
-};
+const S_LATTICE: LatticeRow = LatticeRow { group: 32, has_min: false, unpack: unpack_s };
+const M_LATTICE: LatticeRow = LatticeRow { group: 16, has_min: false, unpack: unpack_m };
 
 pub(super) const S: FormatRow = FormatRow {
     ty: TensorType::IQ1_S,
@@ -69,9 +59,7 @@ fn put_point(low: u8, high: u16, down: bool, q: &mut [i8]) {
 
 fn unpack_s(block: &[u8], q: &mut [i8], scale: &mut [f32], _min: &mut [f32]) {
     let d = f16_at(block, 0);
-    let groups = block[2..34]
-        .chunks_exact(4)
-        .zip(block[34..S_BYTES].chunks_exact(2));
+    let groups = block[2..34].chunks_exact(4).zip(block[34..S_BYTES].chunks_exact(2));
     for (((low, high), q), scale) in groups.zip(q.chunks_exact_mut(32)).zip(scale) {
         let high = u16_at(high, 0);
         *scale = d * f32::from(2 * (high >> 12 & 7) + 1) * 0.125;
@@ -84,10 +72,7 @@ fn unpack_s(block: &[u8], q: &mut [i8], scale: &mut [f32], _min: &mut [f32]) {
 fn unpack_m(block: &[u8], q: &mut [i8], scale: &mut [f32], _min: &mut [f32]) {
     let (low, high) = (&block[..32], &block[32..48]);
     let words: [u16; 4] = std::array::from_fn(|i| u16_at(block, 48 + 2 * i));
-    let bits = words
-        .iter()
-        .rev()
-        .fold(0, |bits, word| bits << 4 | word >> 12);
+    let bits = words.iter().rev().fold(0, |bits, word| bits << 4 | word >> 12);
     let d = half::f16::from_bits(bits).to_f32();
     for (g, scale) in scale.iter_mut().enumerate() {
         *scale = d * f32::from(2 * (words[g / 4] >> (g % 4 * 3) & 7) + 1) * 0.125;

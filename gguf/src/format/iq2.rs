@@ -14,9 +14,7 @@
 //! `value = (d * (s + 0.5) / 4) * (grid[point][k], negated where bit k of the signs is set)`. The product of an f16 and
 //! 5 bits is exact in f32. 7 bits of signs stand for 8 with an even number set: see [`signs_of_7_bits`].
 
-use super::{
-    Field, FormatRow, LatticeRow, QK_K, TensorType, decode_lattice, f16_at, grids, u16_at, u32_at,
-};
+use super::{Field, FormatRow, LatticeRow, QK_K, TensorType, decode_lattice, f16_at, grids, u16_at, u32_at};
 
 const XXS_BYTES: usize = 66;
 const XS_BYTES: usize = 74;
@@ -47,21 +45,9 @@ pub(super) const fn expand_8<const N: usize>(packed: &[u16; N], levels: [i8; 4])
     points
 }
 
-const XXS_LATTICE: LatticeRow = LatticeRow {
-    group: 32,
-    has_min: false,
-    unpack: unpack_xxs,
-};
-const XS_LATTICE: LatticeRow = LatticeRow {
-    group: 16,
-    has_min: false,
-    unpack: unpack_xs,
-};
-const S_LATTICE: LatticeRow = LatticeRow {
-    group: 16,
-    has_min: false,
-    unpack: unpack_s,
-};
+const XXS_LATTICE: LatticeRow = LatticeRow { group: 32, has_min: false, unpack: unpack_xxs };
+const XS_LATTICE: LatticeRow = LatticeRow { group: 16, has_min: false, unpack: unpack_xs };
+const S_LATTICE: LatticeRow = LatticeRow { group: 16, has_min: false, unpack: unpack_s };
 
 /// A big-endian machine reads the points as bytes and the words behind them as u32.
 const XXS_FIELDS: [Field; 9] = {
@@ -127,18 +113,12 @@ pub(super) fn nibble_at(packed: &[u8], g: usize) -> f32 {
 
 fn unpack_xxs(block: &[u8], q: &mut [i8], scale: &mut [f32], _min: &mut [f32]) {
     let d = f16_at(block, 0);
-    let groups = block[2..XXS_BYTES]
-        .chunks_exact(8)
-        .zip(q.chunks_exact_mut(32));
+    let groups = block[2..XXS_BYTES].chunks_exact(8).zip(q.chunks_exact_mut(32));
     for ((group, q), scale) in groups.zip(scale) {
         let word = u32_at(group, 4);
         *scale = d * (0.5 + (word >> 28) as f32) * 0.25;
         for (k, (&point, q)) in group[..4].iter().zip(q.chunks_exact_mut(8)).enumerate() {
-            put_signed(
-                &XXS_GRID[point as usize],
-                signs_of_7_bits(word >> (7 * k)),
-                q,
-            );
+            put_signed(&XXS_GRID[point as usize], signs_of_7_bits(word >> (7 * k)), q);
         }
     }
 }
@@ -150,22 +130,13 @@ fn unpack_xs(block: &[u8], q: &mut [i8], scale: &mut [f32], _min: &mut [f32]) {
     }
     for (pair, q) in block[2..66].chunks_exact(2).zip(q.chunks_exact_mut(8)) {
         let word = u16_at(pair, 0);
-        put_signed(
-            &XS_GRID[(word & 0x1ff) as usize],
-            signs_of_7_bits(u32::from(word >> 9)),
-            q,
-        );
+        put_signed(&XS_GRID[(word & 0x1ff) as usize], signs_of_7_bits(u32::from(word >> 9)), q);
     }
 }
 
 fn unpack_s(block: &[u8], q: &mut [i8], scale: &mut [f32], _min: &mut [f32]) {
     let d = f16_at(block, 0);
-    let (low, signs, high, scales) = (
-        &block[2..34],
-        &block[34..66],
-        &block[66..74],
-        &block[74..82],
-    );
+    let (low, signs, high, scales) = (&block[2..34], &block[34..66], &block[66..74], &block[74..82]);
     for (g, scale) in scale.iter_mut().enumerate() {
         *scale = d * (0.5 + nibble_at(scales, g)) * 0.25;
     }

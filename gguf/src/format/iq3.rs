@@ -11,9 +11,7 @@
 //! IQ3_XXS: `value = (d * (s + 0.5) / 2) * signed point`; IQ3_S: `value = (d * (2s + 1)) * signed point`. Signs as in IQ2.
 
 use super::iq2::{nibble_at, put_signed, signs_of_7_bits};
-use super::{
-    Field, FormatRow, LatticeRow, QK_K, TensorType, decode_lattice, f16_at, grids, u32_at,
-};
+use super::{Field, FormatRow, LatticeRow, QK_K, TensorType, decode_lattice, f16_at, grids, u32_at};
 
 const XXS_BYTES: usize = 98;
 const S_BYTES: usize = 110;
@@ -38,16 +36,8 @@ const fn expand_4<const N: usize>(packed: &[u16; N], levels: [i8; 8]) -> [[i8; 4
     points
 }
 
-const XXS_LATTICE: LatticeRow = LatticeRow {
-    group: 32,
-    has_min: false,
-    unpack: unpack_xxs,
-};
-const S_LATTICE: LatticeRow = LatticeRow {
-    group: 32,
-    has_min: false,
-    unpack: unpack_s,
-};
+const XXS_LATTICE: LatticeRow = LatticeRow { group: 32, has_min: false, unpack: unpack_xxs };
+const S_LATTICE: LatticeRow = LatticeRow { group: 32, has_min: false, unpack: unpack_s };
 
 pub(super) const XXS: FormatRow = FormatRow {
     ty: TensorType::IQ3_XXS,
@@ -73,9 +63,7 @@ pub(super) const S: FormatRow = FormatRow {
 
 fn unpack_xxs(block: &[u8], q: &mut [i8], scale: &mut [f32], _min: &mut [f32]) {
     let d = f16_at(block, 0);
-    let groups = block[2..66]
-        .chunks_exact(8)
-        .zip(block[66..XXS_BYTES].chunks_exact(4));
+    let groups = block[2..66].chunks_exact(8).zip(block[66..XXS_BYTES].chunks_exact(4));
     for (((points, word), q), scale) in groups.zip(q.chunks_exact_mut(32)).zip(scale) {
         let word = u32_at(word, 0);
         *scale = d * (0.5 + (word >> 28) as f32) * 0.5;
@@ -88,12 +76,7 @@ fn unpack_xxs(block: &[u8], q: &mut [i8], scale: &mut [f32], _min: &mut [f32]) {
 
 fn unpack_s(block: &[u8], q: &mut [i8], scale: &mut [f32], _min: &mut [f32]) {
     let d = f16_at(block, 0);
-    let (low, high, signs, scales) = (
-        &block[2..66],
-        &block[66..74],
-        &block[74..106],
-        &block[106..110],
-    );
+    let (low, high, signs, scales) = (&block[2..66], &block[66..74], &block[74..106], &block[106..110]);
     for (g, scale) in scale.iter_mut().enumerate() {
         *scale = d * (1.0 + 2.0 * nibble_at(scales, g));
     }

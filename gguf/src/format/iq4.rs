@@ -11,9 +11,7 @@
 //! ```
 //! `value = d * LEVELS[q]`, respectively `(d * s) * LEVELS[q]`.
 
-use super::{
-    Field, FormatRow, LatticeRow, QK_K, TensorType, decode_lattice, f16_at, nibbles, u16_at,
-};
+use super::{Field, FormatRow, LatticeRow, QK_K, TensorType, decode_lattice, f16_at, nibbles, u16_at};
 
 const NL_ELEMS: usize = 32;
 const NL_BYTES: usize = 18;
@@ -22,20 +20,10 @@ const _: () = assert!(NL_BYTES == 2 + NL_ELEMS / 2);
 const _: () = assert!(XS_BYTES == 2 + 2 + QK_K / 64 + QK_K / 2);
 
 /// The levels that the format defines.
-const LEVELS: [i8; 16] = [
-    -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113,
-];
+const LEVELS: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
 
-const NL_LATTICE: LatticeRow = LatticeRow {
-    group: 32,
-    has_min: false,
-    unpack: unpack_nl,
-};
-const XS_LATTICE: LatticeRow = LatticeRow {
-    group: 32,
-    has_min: false,
-    unpack: unpack_xs,
-};
+const NL_LATTICE: LatticeRow = LatticeRow { group: 32, has_min: false, unpack: unpack_nl };
+const XS_LATTICE: LatticeRow = LatticeRow { group: 32, has_min: false, unpack: unpack_xs };
 
 pub(super) const NL: FormatRow = FormatRow {
     ty: TensorType::IQ4_NL,
@@ -61,7 +49,7 @@ pub(super) const XS: FormatRow = FormatRow {
 
 fn unpack_nl(block: &[u8], q: &mut [i8], scale: &mut [f32], _min: &mut [f32]) {
     scale[0] = f16_at(block, 0);
-    nibbles(&block[2..NL_BYTES], q, |n| LEVELS[n as usize]);
+    nibbles(&block[2..NL_BYTES], &mut q[..NL_ELEMS], |n| LEVELS[n as usize]);
 }
 
 fn unpack_xs(block: &[u8], q: &mut [i8], scale: &mut [f32], _min: &mut [f32]) {
@@ -70,10 +58,7 @@ fn unpack_xs(block: &[u8], q: &mut [i8], scale: &mut [f32], _min: &mut [f32]) {
         let s = block[4 + g / 2] >> (g % 2 * 4) & 0x0f | ((high >> (2 * g) & 3) << 4) as u8;
         *scale = d * f32::from(s as i8 - 32);
     }
-    for (packed, q) in block[8..XS_BYTES]
-        .chunks_exact(16)
-        .zip(q.chunks_exact_mut(32))
-    {
+    for (packed, q) in block[8..XS_BYTES].chunks_exact(16).zip(q.chunks_exact_mut(32)) {
         nibbles(packed, q, |n| LEVELS[n as usize]);
     }
 }

@@ -28,11 +28,7 @@ pub(super) fn fit_affine<const N: usize>(x: &[f32], top: u8) -> (f32, f32) {
             let inverse = (f32::from(top) + stretch) / (high - low);
             let mut sums = Sums::default();
             for i in 0..N {
-                sums.add(
-                    w[i],
-                    nearest((x[i] - low) * inverse, 0.0, f32::from(top)),
-                    x[i],
-                );
+                sums.add(w[i], nearest((x[i] - low) * inverse, 0.0, f32::from(top)), x[i]);
             }
             let (scale, min) = sums.solve();
             let error = affine_error(x, &w, top, scale, min);
@@ -73,14 +69,7 @@ impl Sums {
                 return (scale, min);
             }
         }
-        (
-            if self.qq > 0.0 {
-                (self.qx / self.qq).max(0.0)
-            } else {
-                0.0
-            },
-            0.0,
-        )
+        (if self.qq > 0.0 { (self.qx / self.qq).max(0.0) } else { 0.0 }, 0.0)
     }
 }
 
@@ -96,10 +85,7 @@ fn affine_level(v: f32, top: u8, inverse: f32, min: f32) -> f32 {
 fn affine_error(x: &[f32], w: &[f32], top: u8, scale: f32, min: f32) -> f32 {
     let inverse = super::legacy_encode::inverse(scale);
     let error = |v: f32| affine_level(v, top, inverse, min) * scale - min - v;
-    x.iter()
-        .zip(w)
-        .map(|(&v, &w)| w * error(v) * error(v))
-        .sum()
+    x.iter().zip(w).map(|(&v, &w)| w * error(v) * error(v)).sum()
 }
 
 /// A block of 256 with 8 groups of 32: f16 scales as f32, 6-bit scales and minima, integers from 0 to `top`.
@@ -120,18 +106,9 @@ pub(super) fn affine_block(values: &[f32], top: u8) -> AffineBlock {
     }
     let d = round_to_f16(fits.iter().map(|f| f.0).fold(0.0, f32::max) / LARGEST);
     let dmin = round_to_f16(fits.iter().map(|f| f.1).fold(0.0, f32::max) / LARGEST);
-    let (inverse_d, inverse_dmin) = (
-        super::legacy_encode::inverse(d),
-        super::legacy_encode::inverse(dmin),
-    );
+    let (inverse_d, inverse_dmin) = (super::legacy_encode::inverse(d), super::legacy_encode::inverse(dmin));
 
-    let mut block = AffineBlock {
-        d,
-        dmin,
-        scales: [0; 8],
-        mins: [0; 8],
-        q: [0; 256],
-    };
+    let mut block = AffineBlock { d, dmin, scales: [0; 8], mins: [0; 8], q: [0; 256] };
     let groups = values.chunks_exact(32).zip(block.q.chunks_exact_mut(32));
     for (g, (x, q)) in groups.enumerate() {
         let w: [f32; 32] = weights(x);
@@ -146,10 +123,7 @@ pub(super) fn affine_block(values: &[f32], top: u8) -> AffineBlock {
                 (block.scales[g], block.mins[g]) = (s as u8, m as u8);
             }
         }
-        let (scale, min) = (
-            d * f32::from(block.scales[g]),
-            dmin * f32::from(block.mins[g]),
-        );
+        let (scale, min) = (d * f32::from(block.scales[g]), dmin * f32::from(block.mins[g]));
         let inverse = super::legacy_encode::inverse(scale);
         for (&v, q) in x.iter().zip(q) {
             *q = affine_level(v, top, inverse, min) as u8;
@@ -159,24 +133,12 @@ pub(super) fn affine_block(values: &[f32], top: u8) -> AffineBlock {
 }
 
 /// Steps from the rounded scale and minimum; the rounded pair comes first, so it wins ties.
-const NEIGHBOURS: [(f32, f32); 9] = [
-    (0., 0.),
-    (-1., 0.),
-    (1., 0.),
-    (0., -1.),
-    (0., 1.),
-    (-1., -1.),
-    (-1., 1.),
-    (1., -1.),
-    (1., 1.),
-];
+const NEIGHBOURS: [(f32, f32); 9] = [(0., 0.), (-1., 0.), (1., 0.), (0., -1.), (0., 1.), (-1., -1.), (-1., 1.), (1., -1.), (1., 1.)];
 
 /// Scale of either sign such that `scale * q` with `q` from `-half` to `half - 1` is close to the 16 values `x`.
 fn fit_symmetric(x: &[f32], half: f32) -> f32 {
     let w: [f32; 16] = weights(x);
-    let largest = x
-        .iter()
-        .fold(0f32, |best, &v| if v.abs() > best.abs() { v } else { best });
+    let largest = x.iter().fold(0f32, |best, &v| if v.abs() > best.abs() { v } else { best });
     let mut best = 0.0;
     let mut best_error = symmetric_error(x, &w, half, best);
     if largest != 0.0 {
@@ -186,11 +148,7 @@ fn fit_symmetric(x: &[f32], half: f32) -> f32 {
             for i in 0..16 {
                 sums.add(w[i], nearest(x[i] * inverse, -half, half - 1.0), x[i]);
             }
-            let scale = if sums.qq > 0.0 {
-                sums.qx / sums.qq
-            } else {
-                0.0
-            };
+            let scale = if sums.qq > 0.0 { sums.qx / sums.qq } else { 0.0 };
             let error = symmetric_error(x, &w, half, scale);
             if error < best_error {
                 (best, best_error) = (scale, error);
@@ -203,10 +161,7 @@ fn fit_symmetric(x: &[f32], half: f32) -> f32 {
 fn symmetric_error(x: &[f32], w: &[f32], half: f32, scale: f32) -> f32 {
     let inverse = super::legacy_encode::inverse(scale);
     let error = |v: f32| nearest(v * inverse, -half, half - 1.0) * scale - v;
-    x.iter()
-        .zip(w)
-        .map(|(&v, &w)| w * error(v) * error(v))
-        .sum()
+    x.iter().zip(w).map(|(&v, &w)| w * error(v) * error(v)).sum()
 }
 
 /// A block of 256 with 16 groups of 16: f16 scale as f32, 8-bit scales, integers from -32 to 31.
@@ -224,17 +179,11 @@ pub(super) fn symmetric_block(values: &[f32]) -> SymmetricBlock {
         *fit = fit_symmetric(x, HALF);
     }
     // The scale largest in magnitude becomes -128, the one value without a counterpart.
-    let largest = fits
-        .iter()
-        .fold(0f32, |best, &v| if v.abs() > best.abs() { v } else { best });
+    let largest = fits.iter().fold(0f32, |best, &v| if v.abs() > best.abs() { v } else { best });
     let d = round_to_f16(largest / -128.0);
     let inverse_d = super::legacy_encode::inverse(d);
 
-    let mut block = SymmetricBlock {
-        d,
-        scales: [0; 16],
-        q: [0; 256],
-    };
+    let mut block = SymmetricBlock { d, scales: [0; 16], q: [0; 256] };
     let groups = values.chunks_exact(16).zip(block.q.chunks_exact_mut(16));
     for (g, (x, q)) in groups.enumerate() {
         let w: [f32; 16] = weights(x);

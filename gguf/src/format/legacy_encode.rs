@@ -11,15 +11,10 @@ pub(super) fn inverse(d: f32) -> f32 {
 /// Scale and integers of 32 values when the largest in magnitude shall become `-half`: `q` is offset by `half`.
 /// Of several largest ones the first counts.
 pub(super) fn symmetric(values: &[f32], half: u8) -> (f32, [u8; ELEMS]) {
-    let largest = values
-        .iter()
-        .fold(0f32, |best, &v| if v.abs() > best.abs() { v } else { best });
+    let largest = values.iter().fold(0f32, |best, &v| if v.abs() > best.abs() { v } else { best });
     let half = f32::from(half);
     let d = largest / -half;
-    (
-        d,
-        round_up(values, 0.0, inverse(d), half + 0.5, 2.0 * half - 1.0),
-    )
+    (d, round_up(values, 0.0, inverse(d), half + 0.5, 2.0 * half - 1.0))
 }
 
 /// Scale, offset and integers of 32 values when the smallest shall become 0 and the largest `top`.
@@ -50,8 +45,5 @@ pub(super) fn put_nibbles(q: &[u8; ELEMS], out: &mut [u8]) {
 
 /// Bit 4 of 32 integers.
 pub(super) fn high_bits(q: &[u8; ELEMS]) -> [u8; 4] {
-    q.iter()
-        .enumerate()
-        .fold(0u32, |bits, (i, &q)| bits | u32::from(q >> 4 & 1) << i)
-        .to_le_bytes()
+    q.iter().enumerate().fold(0u32, |bits, (i, &q)| bits | u32::from(q >> 4 & 1) << i).to_le_bytes()
 }

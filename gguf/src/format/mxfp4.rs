@@ -15,11 +15,7 @@ const _: () = assert!(BYTES == 1 + ELEMS / 2);
 /// Twice the values of E2M1: sign, two bits of exponent, one bit of mantissa.
 pub(super) const E2M1: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
 
-const LATTICE: LatticeRow = LatticeRow {
-    group: 32,
-    has_min: false,
-    unpack,
-};
+const LATTICE: LatticeRow = LatticeRow { group: 32, has_min: false, unpack };
 
 pub(super) const ROW: FormatRow = FormatRow {
     ty: TensorType::MXFP4,
@@ -34,15 +30,11 @@ pub(super) const ROW: FormatRow = FormatRow {
 
 fn unpack(block: &[u8], q: &mut [i8], scale: &mut [f32], _min: &mut [f32]) {
     scale[0] = half_e8m0(block[0]);
-    nibbles(&block[1..BYTES], q, |n| E2M1[n as usize]);
+    nibbles(&block[1..BYTES], &mut q[..ELEMS], |n| E2M1[n as usize]);
 }
 
 /// 2^(e - 128), half of what E8M0 means; 0 and 1 are subnormal numbers.
 fn half_e8m0(e: u8) -> f32 {
     let e = u32::from(e);
-    f32::from_bits(if e < 2 {
-        0x0020_0000 << e
-    } else {
-        (e - 1) << 23
-    })
+    f32::from_bits(if e < 2 { 0x0020_0000 << e } else { (e - 1) << 23 })
 }

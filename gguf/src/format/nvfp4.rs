@@ -13,11 +13,7 @@ const ELEMS: usize = 64;
 const BYTES: usize = 36;
 const _: () = assert!(BYTES == ELEMS / 16 + ELEMS / 2);
 
-const LATTICE: LatticeRow = LatticeRow {
-    group: 16,
-    has_min: false,
-    unpack,
-};
+const LATTICE: LatticeRow = LatticeRow { group: 16, has_min: false, unpack };
 
 pub(super) const ROW: FormatRow = FormatRow {
     ty: TensorType::NVFP4,

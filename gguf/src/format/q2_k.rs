@@ -13,11 +13,7 @@ use super::{Field, FormatRow, LatticeRow, QK_K, TensorType, decode_lattice, f16_
 const BYTES: usize = 84;
 const _: () = assert!(BYTES == QK_K / 16 + QK_K / 4 + 2 + 2);
 
-const LATTICE: LatticeRow = LatticeRow {
-    group: 16,
-    has_min: true,
-    unpack,
-};
+const LATTICE: LatticeRow = LatticeRow { group: 16, has_min: true, unpack };
 
 pub(super) const ROW: FormatRow = FormatRow {
     ty: TensorType::Q2_K,

@@ -17,11 +17,7 @@ use super::{Field, FormatRow, LatticeRow, QK_K, TensorType, decode_lattice, f16_
 const BYTES: usize = 110;
 const _: () = assert!(BYTES == QK_K / 8 + QK_K / 4 + 12 + 2);
 
-const LATTICE: LatticeRow = LatticeRow {
-    group: 16,
-    has_min: false,
-    unpack,
-};
+const LATTICE: LatticeRow = LatticeRow { group: 16, has_min: false, unpack };
 
 pub(super) const ROW: FormatRow = FormatRow {
     ty: TensorType::Q3_K,

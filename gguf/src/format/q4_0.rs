@@ -6,20 +6,13 @@
 //! ```
 //! `value = d * (q - 8)`. Encoding: the element largest in magnitude becomes -8, so `d = that / -8`.
 
-use super::{
-    Field, FormatRow, LatticeRow, TensorType, decode_lattice, f16_at, legacy_encode, nibbles,
-    put_f16,
-};
+use super::{Field, FormatRow, LatticeRow, TensorType, decode_lattice, f16_at, legacy_encode, nibbles, put_f16};
 
 const ELEMS: usize = 32;
 const BYTES: usize = 18;
 const _: () = assert!(BYTES == 2 + ELEMS / 2);
 
-const LATTICE: LatticeRow = LatticeRow {
-    group: 32,
-    has_min: false,
-    unpack,
-};
+const LATTICE: LatticeRow = LatticeRow { group: 32, has_min: false, unpack };
 
 pub(super) const ROW: FormatRow = FormatRow {
     ty: TensorType::Q4_0,
@@ -34,7 +27,7 @@ pub(super) const ROW: FormatRow = FormatRow {
 
 fn unpack(block: &[u8], q: &mut [i8], scale: &mut [f32], _min: &mut [f32]) {
     scale[0] = f16_at(block, 0);
-    nibbles(&block[2..BYTES], q, |n| n as i8 - 8);
+    nibbles(&block[2..BYTES], &mut q[..ELEMS], |n| n as i8 - 8);
 }
 
 fn encode(values: &[f32], out: &mut [u8]) {

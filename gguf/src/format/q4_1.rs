@@ -6,20 +6,13 @@
 //! ```
 //! `value = d * q + m`, in lattice form `min = -m`. Encoding: the smallest element becomes 0, the largest 15.
 
-use super::{
-    Field, FormatRow, LatticeRow, TensorType, decode_lattice, f16_at, legacy_encode, nibbles,
-    put_f16,
-};
+use super::{Field, FormatRow, LatticeRow, TensorType, decode_lattice, f16_at, legacy_encode, nibbles, put_f16};
 
 const ELEMS: usize = 32;
 const BYTES: usize = 20;
 const _: () = assert!(BYTES == 2 + 2 + ELEMS / 2);
 
-const LATTICE: LatticeRow = LatticeRow {
-    group: 32,
-    has_min: true,
-    unpack,
-};
+const LATTICE: LatticeRow = LatticeRow { group: 32, has_min: true, unpack };
 
 pub(super) const ROW: FormatRow = FormatRow {
     ty: TensorType::Q4_1,
@@ -35,7 +28,7 @@ pub(super) const ROW: FormatRow = FormatRow {
 fn unpack(block: &[u8], q: &mut [i8], scale: &mut [f32], min: &mut [f32]) {
     scale[0] = f16_at(block, 0);
     min[0] = -f16_at(block, 2);
-    nibbles(&block[4..BYTES], q, |n| n as i8);
+    nibbles(&block[4..BYTES], &mut q[..ELEMS], |n| n as i8);
 }
 
 fn encode(values: &[f32], out: &mut [u8]) {

@@ -6,20 +6,13 @@
 //! ```
 //! `value = d * (q - 16)`. Encoding: the element largest in magnitude becomes -16.
 
-use super::{
-    Field, FormatRow, LatticeRow, TensorType, decode_lattice, f16_at, legacy_encode, nibbles,
-    put_f16, u32_at,
-};
+use super::{Field, FormatRow, LatticeRow, TensorType, decode_lattice, f16_at, legacy_encode, nibbles, put_f16, u32_at};
 
 const ELEMS: usize = 32;
 const BYTES: usize = 22;
 const _: () = assert!(BYTES == 2 + ELEMS / 8 + ELEMS / 2);
 
-const LATTICE: LatticeRow = LatticeRow {
-    group: 32,
-    has_min: false,
-    unpack,
-};
+const LATTICE: LatticeRow = LatticeRow { group: 32, has_min: false, unpack };
 
 pub(super) const ROW: FormatRow = FormatRow {
     ty: TensorType::Q5_0,
@@ -34,7 +27,7 @@ pub(super) const ROW: FormatRow = FormatRow {
 
 fn unpack(block: &[u8], q: &mut [i8], scale: &mut [f32], _min: &mut [f32]) {
     scale[0] = f16_at(block, 0);
-    nibbles(&block[6..BYTES], q, |n| n as i8 - 16);
+    nibbles(&block[6..BYTES], &mut q[..ELEMS], |n| n as i8 - 16);
     add_high_bits(u32_at(block, 2), q);
 }
 

@@ -7,20 +7,13 @@
 //! `value = d * q + m`, in lattice form `min = -m`. Encoding: the smallest element becomes 0, the largest 31.
 
 use super::q5_0::add_high_bits;
-use super::{
-    Field, FormatRow, LatticeRow, TensorType, decode_lattice, f16_at, legacy_encode, nibbles,
-    put_f16, u32_at,
-};
+use super::{Field, FormatRow, LatticeRow, TensorType, decode_lattice, f16_at, legacy_encode, nibbles, put_f16, u32_at};
 
 const ELEMS: usize = 32;
 const BYTES: usize = 24;
 const _: () = assert!(BYTES == 2 + 2 + ELEMS / 8 + ELEMS / 2);
 
-const LATTICE: LatticeRow = LatticeRow {
-    group: 32,
-    has_min: true,
-    unpack,
-};
+const LATTICE: LatticeRow = LatticeRow { group: 32, has_min: true, unpack };
 
 pub(super) const ROW: FormatRow = FormatRow {
     ty: TensorType::Q5_1,
@@ -36,7 +29,7 @@ pub(super) const ROW: FormatRow = FormatRow {
 fn unpack(block: &[u8], q: &mut [i8], scale: &mut [f32], min: &mut [f32]) {
     scale[0] = f16_at(block, 0);
     min[0] = -f16_at(block, 2);
-    nibbles(&block[8..BYTES], q, |n| n as i8);
+    nibbles(&block[8..BYTES], &mut q[..ELEMS], |n| n as i8);
     add_high_bits(u32_at(block, 4), q);
 }
 

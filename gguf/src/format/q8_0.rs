@@ -6,19 +6,13 @@
 //! ```
 //! `value = d * q`. Encoding: `d = largest magnitude / 127`, `q` rounded to nearest, ties away from zero.
 
-use super::{
-    Field, FormatRow, LatticeRow, TensorType, decode_lattice, f16_at, legacy_encode, put_f16,
-};
+use super::{Field, FormatRow, LatticeRow, TensorType, decode_lattice, f16_at, legacy_encode, put_f16};
 
 const ELEMS: usize = 32;
 const BYTES: usize = 34;
 const _: () = assert!(BYTES == 2 + ELEMS);
 
-const LATTICE: LatticeRow = LatticeRow {
-    group: 32,
-    has_min: false,
-    unpack,
-};
+const LATTICE: LatticeRow = LatticeRow { group: 32, has_min: false, unpack };
 
 pub(super) const ROW: FormatRow = FormatRow {
     ty: TensorType::Q8_0,

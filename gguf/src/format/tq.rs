@@ -20,16 +20,8 @@ const TQ2_0_BYTES: usize = 66;
 const _: () = assert!(TQ1_0_BYTES == 32 + 16 + 4 + 2 && 5 * (32 + 16) + 4 * 4 == QK_K);
 const _: () = assert!(TQ2_0_BYTES == QK_K / 4 + 2);
 
-const TQ1_0_LATTICE: LatticeRow = LatticeRow {
-    group: 32,
-    has_min: false,
-    unpack: unpack_tq1_0,
-};
-const TQ2_0_LATTICE: LatticeRow = LatticeRow {
-    group: 32,
-    has_min: false,
-    unpack: unpack_tq2_0,
-};
+const TQ1_0_LATTICE: LatticeRow = LatticeRow { group: 32, has_min: false, unpack: unpack_tq1_0 };
+const TQ2_0_LATTICE: LatticeRow = LatticeRow { group: 32, has_min: false, unpack: unpack_tq2_0 };
 
 pub(super) const TQ1_0: FormatRow = FormatRow {
     ty: TensorType::TQ1_0,

@@ -6,6 +6,7 @@ The test `formats.rs` has the same generator and compares.
 decode.bin   per type: u32 id, u32 blocks, the blocks, their values as f32; little endian. Small, to see what differs.
 decode.txt   per type: name, blocks, sha256 of the values. Every NaN counts as 0x7fc00000.
 encode.txt   per type: name, values, sha256 of the blocks.
+big_endian.gguf, little_endian.gguf   the same small file in both byte orders.
 """
 
 import hashlib
@@ -13,7 +14,7 @@ import struct
 from pathlib import Path
 
 import numpy as np
-from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, quants
+from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFEndian, GGUFWriter, quants
 
 HERE = Path(__file__).parent
 N_SMALL = 2
@@ -75,7 +76,37 @@ def values_to_encode(seed, n_blocks):
     return out
 
 
+def write_file(path, endian):
+    w = GGUFWriter(path, "llama", endianess=endian)
+    w.add_uint16("u16", 0x1234)
+    w.add_int32("i32", -2)
+    w.add_float32("f32", 0.1)
+    w.add_float64("f64", 0.1)
+    w.add_bool("yes", True)
+    w.add_uint64("u64", 2**40 + 1)
+    w.add_string("text", "a\u20acb")
+    w.add_array("strings", ["x", "", "yz"])
+    w.add_array("ints", [1, -2, 3])
+    values = np.arange(64, dtype=np.float32).reshape(2, 32) / 8
+    w.add_tensor("f32", values.copy())
+    w.add_tensor("f16", values.astype(np.float16))
+    q8_0 = quants.quantize(values, GGMLQuantizationType.Q8_0)
+    q4_k = np.frombuffer(random_bytes(99, 144), dtype=np.uint8).reshape(1, 144).copy()
+    if endian == GGUFEndian.BIG:
+        q8_0[:, :2] = q8_0[:, 1::-1]
+        q4_k[:, :4] = q4_k[:, [1, 0, 3, 2]]
+    w.add_tensor("q8_0", q8_0, raw_dtype=GGMLQuantizationType.Q8_0)
+    w.add_tensor("q4_k", q4_k, raw_dtype=GGMLQuantizationType.Q4_K)
+    w.write_header_to_file()
+    w.write_kv_data_to_file()
+    w.write_tensors_to_file()
+    w.close()
+
+
 def main():
+    write_file(HERE / "big_endian.gguf", GGUFEndian.BIG)
+    write_file(HERE / "little_endian.gguf", GGUFEndian.LITTLE)
+
     small, hashes = b"", []
     for qtype, (n_elems, n_bytes) in GGML_QUANT_SIZES.items():
         try:
