@@ -153,10 +153,9 @@ impl Bpe {
     }
 
     fn encode_word(&self, vocab: &Vocab, word: &[u8], unk: u32, scratch: &mut Scratch, out: &mut Vec<TokenId>) {
-        if self.pre.ignore_merges && word.len() <= vocab.max_len() {
-            if let Some(id) = vocab.find(word) {
-                return out.push(TokenId(id));
-            }
+        let may_be_whole = self.pre.ignore_merges && word.len() <= vocab.max_len();
+        if let Some(id) = may_be_whole.then(|| vocab.find(word)).flatten() {
+            return out.push(TokenId(id));
         }
         let ids = &mut scratch.ids;
         ids.clear();
@@ -176,8 +175,8 @@ impl Bpe {
             (Some(&l), Some(&r)) => self.merges.rank(l, r).unwrap_or(NONE),
             _ => NONE,
         };
-        for i in 0..ids.len() {
-            ranks[i] = rank(ids, i);
+        for (i, slot) in ranks[..ids.len()].iter_mut().enumerate() {
+            *slot = rank(ids, i);
         }
         loop {
             let n = ids.len();

@@ -221,7 +221,6 @@ impl Tokenizer {
             _ => None,
         };
         let mut vocab = Vocab::build(&source, &mut warnings)?;
-        warnings.extend(source.changed().into_iter().map(|id| Warning::TurnEndNotControl { id }));
         let matcher = Matcher::new(&vocab);
         special::set_strips(metadata, &mut vocab, &matcher);
         let mut special = SpecialTokens::read(metadata, &vocab, &mut warnings)?;
@@ -337,17 +336,18 @@ impl Tokenizer {
         out.extend(first);
         let mut scratch = Scratch::default();
         let mut after_special = true;
+        let mut at_start = true;
         self.matcher.cut(&self.vocab, text, trusted, |fragment| match fragment {
             Fragment::Token(id) => {
                 // The text may bring its own start token: one is enough.
-                if !(first == Some(TokenId(id)) && out.len() == 1) {
+                if !(at_start && first == Some(TokenId(id))) {
                     out.push(TokenId(id));
                 }
-                after_special = true;
+                (after_special, at_start) = (true, false);
             }
             Fragment::Text(text) => {
                 self.encode_fragment(text, after_special, &mut scratch, &mut out);
-                after_special = false;
+                (after_special, at_start) = (false, false);
             }
         });
         // The same for the end token, which mustn't be mistaken for the start where the two are one.

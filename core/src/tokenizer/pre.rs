@@ -454,3 +454,63 @@ fn gpt4o(text: &str) -> usize {
 fn tekken(text: &str) -> usize {
     cased_words(text, 1, false)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Expected cuts, made by `tests/data/tokenizer_splits.py` from the published patterns; another file of that form
+    /// can be named by `SELVEDGE_SPLITS`.
+    fn expected() -> String {
+        match std::env::var("SELVEDGE_SPLITS") {
+            Ok(path) => std::fs::read_to_string(path).unwrap(),
+            Err(_) => include_str!("../../tests/data/tokenizer_splits.txt").into(),
+        }
+    }
+
+    #[test]
+    fn cuts_are_those_of_the_published_patterns() {
+        let expected = expected();
+        let mut lines = expected.lines().peekable();
+        let mut texts: Vec<String> = Vec::new();
+        while let Some(text) = lines.peek().and_then(|line| line.strip_prefix("T ")) {
+            texts.push(serde_json::from_str(text).unwrap());
+            lines.next();
+        }
+        assert!(texts.len() > 200);
+        let mut n_row = 0;
+        while let Some(name) = lines.next().and_then(|line| line.strip_prefix("P ")) {
+            n_row += 1;
+            let row = PreTokenizer::find(name).unwrap();
+            for text in &texts {
+                let lengths = lines.next().unwrap().split(' ');
+                let expected: Vec<usize> = lengths.map(|n| usize::from_str_radix(n, 36).unwrap()).collect();
+                let mut words = Vec::new();
+                row.split(text, &mut |word| words.push(word));
+                let found: Vec<usize> = words.iter().map(|word| word.chars().count()).collect();
+                assert_eq!(found, expected, "{name}: {text:?} was cut into {words:?}");
+            }
+        }
+        // `dbrx` and its like are cut as llama-bpe is: every other row has its own lines.
+        assert_eq!(n_row + 1, PRE_TOKENIZERS.len());
+    }
+
+    #[test]
+    fn names_are_unique_and_every_cut_is_whole() {
+        let mut names: Vec<&str> = PRE_TOKENIZERS.iter().flat_map(|row| row.names).copied().collect();
+        let n = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), n);
+        for row in PRE_TOKENIZERS {
+            for text in ["", " ", "\n", "a", "é\u{301} ", "\u{0}\u{0}1\u{378}", "\u{10FFFF}\r\n\r\n  x"] {
+                let mut joined = String::new();
+                row.split(text, &mut |word| {
+                    assert!(!word.is_empty() || text.is_empty());
+                    joined.push_str(word);
+                });
+                assert_eq!(joined, text, "{:?}", row.names);
+            }
+        }
+    }
+}

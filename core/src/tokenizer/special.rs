@@ -343,8 +343,8 @@ pub(super) fn set_strips(metadata: &Metadata<'_>, vocab: &mut Vocab, matcher: &M
     };
     let Some(row) = STRIPS.iter().find(concerned) else { return };
     for &id in matcher.ids() {
-        let is = |text: &&str| text.as_bytes() == vocab.bytes(id);
-        if (row.only.is_empty() || row.only.iter().any(|t| is(&t))) && !row.never.iter().any(|t| is(&t)) {
+        let is = |text: &&'static str| text.as_bytes() == vocab.bytes(id);
+        if (row.only.is_empty() || row.only.iter().any(is)) && !row.never.iter().any(is) {
             vocab.set(id, row.attribute);
         }
     }

@@ -48,7 +48,7 @@ fn read_charsmap(metadata: &Metadata<'_>) -> Result<Option<(Vec<u8>, usize)>, Er
         return Err(damaged(format!("it has {} bytes, expected at least 4", bytes.len())));
     };
     let n_bytes = u32::from_le_bytes(*head) as usize;
-    if n_bytes % 4 != 0 || n_bytes > rest.len() {
+    if !n_bytes.is_multiple_of(4) || n_bytes > rest.len() {
         return Err(damaged(format!("its nodes take {n_bytes} bytes of the {} that follow, expected whole words", rest.len())));
     }
     let replacements = &rest[n_bytes..];
@@ -86,7 +86,8 @@ impl Charsmap {
             if node >> 8 & 1 == 1 {
                 let leaf = self.nodes.get(at).map(|leaf| (leaf & !(1 << 31)) as usize);
                 let replacement = leaf.and_then(|start| self.replacements.get(start..));
-                let replacement = replacement.and_then(|r| r.split(|&b| b == 0).next());
+                let terminated = |r: &'_ [u8]| r.iter().position(|&b| b == 0);
+                let replacement = replacement.and_then(|r| r.get(..terminated(r)?));
                 found = replacement.map(|r| (i + 1, r)).or(found);
             }
         }

@@ -68,7 +68,7 @@ impl Class {
         matches!(self.0, value::SEPARATOR | value::CONTROL_SPACE)
     }
 
-    /// `\p{C}`
+    /// `\p{C}`, but for unassigned characters.
     pub(super) fn is_other(self) -> bool {
         matches!(self.0, value::OTHER | value::CONTROL_SPACE)
     }
@@ -145,7 +145,7 @@ mod tests {
             ('a', [1, 0, 0, 0, 0, 0, 0]),
             ('ǅ', [1, 0, 0, 0, 0, 0, 0]),
             ('\u{2EBF0}', [1, 0, 0, 0, 0, 0, 0]), // new in 15.1
-            ('\u{1C89}', [0, 0, 0, 0, 0, 0, 1]),  // new in 16.0
+            ('\u{1C89}', [0, 0, 0, 0, 0, 0, 0]),  // new in 16.0: unassigned here
             ('\u{0301}', [0, 1, 0, 0, 0, 0, 0]),
             ('½', [0, 0, 1, 0, 0, 0, 0]),
             ('—', [0, 0, 0, 1, 0, 0, 0]),
@@ -154,7 +154,8 @@ mod tests {
             ('\u{85}', [0, 0, 0, 0, 0, 1, 1]),
             ('\u{1C}', [0, 0, 0, 0, 0, 0, 1]),
             ('\u{200B}', [0, 0, 0, 0, 0, 0, 1]),
-            ('\u{10FFFF}', [0, 0, 0, 0, 0, 0, 1]),
+            ('\u{10FFFD}', [0, 0, 0, 0, 0, 0, 1]),
+            ('\u{10FFFF}', [0, 0, 0, 0, 0, 0, 0]),
         ] {
             assert_eq!(of(c), expected, "{c:?}");
         }

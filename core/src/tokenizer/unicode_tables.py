@@ -9,8 +9,8 @@ import unicodedata2 as ud
 
 assert ud.unidata_version == "15.1.0", ud.unidata_version
 
-CLASSES = ["Other", "Lu", "Ll", "Lt", "Lm", "Lo", "Mn", "Mark", "Number", "Punct", "Symbol", "Separator", "ControlSpace"]
-DIRECT = {"Lu": 1, "Ll": 2, "Lt": 3, "Lm": 4, "Lo": 5, "Mn": 6, "Mc": 7, "Me": 7}
+CLASSES = ["Other", "Lu", "Ll", "Lt", "Lm", "Lo", "Mn", "Mark", "Number", "Punct", "Symbol", "Separator", "ControlSpace", "Unassigned"]
+DIRECT = {"Cn": 13, "Lu": 1, "Ll": 2, "Lt": 3, "Lm": 4, "Lo": 5, "Mn": 6, "Mc": 7, "Me": 7}
 GROUP = {"N": 8, "P": 9, "S": 10, "Z": 11, "C": 0}
 
 

@@ -21,6 +21,9 @@ pub(super) const MAX_PIECE: usize = 256;
 /// ids in one word.
 pub(super) const MAX_TOKENS: usize = 1 << 21;
 
+/// Most bytes of all spellings together: offsets have 32 bits.
+const MAX_SPELLING: usize = u32::MAX as usize;
+
 /// The word marker of score and piece models.
 pub(super) const MARKER: &str = "▁";
 
@@ -125,8 +128,8 @@ impl<'a> Source<'a> {
         Ok(Self { n_vocab, spelling, lookup, keep_scores, tokens, types, scores, named })
     }
 
-    /// Each token as the file spells it, with the type that it is given.
-    pub(super) fn each(&self) -> impl Iterator<Item = (&'a [u8], TokenType)> + '_ {
+    /// Each token as the file spells it, with the type that it is given and whether that isn't the file's.
+    fn each(&self) -> impl Iterator<Item = (&'a [u8], TokenType, bool)> + '_ {
         let mut types = self.types.as_ref().and_then(|t| t.i64s());
         self.tokens.strings().into_iter().flatten().enumerate().map(move |(id, raw)| {
             let declared = match &mut types {
@@ -134,16 +137,9 @@ impl<'a> Source<'a> {
                 None if self.named.contains(&(id as u32)) => TokenType::Control,
                 None => TokenType::Normal,
             };
-            let ty = if special::is_certain_turn_end(raw) { TokenType::Control } else { declared };
-            (raw, ty)
+            let changed = declared != TokenType::Control && special::is_certain_turn_end(raw);
+            (raw, if changed { TokenType::Control } else { declared }, changed)
         })
-    }
-
-    /// The types as declared, to tell which were changed.
-    pub(super) fn changed(&self) -> Vec<TokenId> {
-        let Some(types) = self.types.as_ref().and_then(|t| t.i64s()) else { return Vec::new() };
-        let pairs = self.each().zip(types).enumerate();
-        pairs.filter(|(_, ((_, ty), declared))| TokenType::from_id(*declared) != *ty).map(|(id, _)| TokenId(id as u32)).collect()
     }
 
     /// Bytes that [`Vocab::build`] will hold on the heap, and what the special tokens need: (vocabulary, matcher).
@@ -151,9 +147,10 @@ impl<'a> Source<'a> {
         let mut blob = Vec::new();
         let mut blob_len = 0;
         let mut specials = special::Census::default();
-        for (raw, ty) in self.each() {
+        let mut n_findable = 0;
+        for (raw, ty, _) in self.each() {
             blob.clear();
-            store(self.spelling, ty, raw, &mut blob);
+            n_findable += usize::from(store(self.spelling, ty, raw, &mut blob) && blob.len() <= MAX_PIECE);
             blob_len += blob.len();
             if ty.is_special() {
                 specials.count(&blob);
@@ -162,7 +159,7 @@ impl<'a> Source<'a> {
         let n = self.n_vocab;
         let lookup = match self.lookup {
             LookupKind::Hash => Index::n_slot(n) * size_of::<u32>(),
-            LookupKind::Sorted => n * size_of::<u32>() + size_of::<[u32; 257]>(),
+            LookupKind::Sorted => n_findable * size_of::<u32>() + size_of::<[u32; 257]>(),
         };
         let scores = if self.keep_scores { n * size_of::<f32>() } else { 0 };
         (blob_len + (n + 1) * size_of::<u32>() + n + scores + lookup, specials.heap_bytes())
@@ -192,15 +189,12 @@ fn store(spelling: Spelling, ty: TokenType, raw: &[u8], out: &mut Vec<u8>) -> bo
             Spelling::Marker => {
                 let marker = MARKER.as_bytes();
                 let mut rest = raw;
-                while let Some(&first) = rest.first() {
-                    if let Some(after) = rest.strip_prefix(marker) {
-                        out.push(b' ');
-                        rest = after;
-                    } else {
-                        out.push(first);
-                        rest = &rest[1..];
-                    }
+                while let Some(at) = rest.windows(marker.len()).position(|window| window == marker) {
+                    out.extend_from_slice(&rest[..at]);
+                    out.push(b' ');
+                    rest = &rest[at + marker.len()..];
                 }
+                out.extend_from_slice(rest);
                 // A text has no spaces when it is looked up, only markers: a piece with a space is never found.
                 !raw.is_empty() && !raw.contains(&b' ')
             }
@@ -289,19 +283,21 @@ pub(super) const STRIP_RIGHT: u8 = 0x20;
 impl Vocab {
     pub(super) fn build(source: &Source<'_>, warnings: &mut Vec<Warning>) -> Result<Self, Error> {
         let n = source.n_vocab;
-        let raw_len: usize = source.each().map(|(raw, _)| raw.len()).sum();
-        if raw_len >= u32::MAX as usize {
-            let (what, max) = ("the spelling of all tokens", u32::MAX as usize);
-            return Err(Error::TooLarge { what, found: raw_len, max });
-        }
-        let mut blob = Vec::with_capacity(raw_len);
+        let mut blob = Vec::with_capacity(8 * n);
         let mut starts = Vec::with_capacity(n + 1);
         let mut attributes = Vec::with_capacity(n);
         let mut findable = vec![0u64; n.div_ceil(64)];
         let mut max_len = 0;
         let mut n_long = 0;
-        for (id, (raw, ty)) in source.each().enumerate() {
+        for (id, (raw, ty, changed)) in source.each().enumerate() {
             let start = blob.len();
+            if raw.len() >= MAX_SPELLING - start {
+                let what = "the spelling of all tokens";
+                return Err(Error::TooLarge { what, found: start.saturating_add(raw.len()), max: MAX_SPELLING });
+            }
+            if changed {
+                warnings.push(Warning::TurnEndNotControl { id: TokenId(id as u32) });
+            }
             starts.push(start as u32);
             attributes.push(ty as u8);
             if !store(source.spelling, ty, raw, &mut blob) {
@@ -526,18 +522,26 @@ fn mix(a: u64, b: u64) -> u64 {
 }
 
 fn hash_bytes(seed: u64, bytes: &[u8]) -> u64 {
-    let mut h = seed ^ (bytes.len() as u64).wrapping_mul(SCATTER);
-    let mut chunks = bytes.chunks_exact(8);
-    for chunk in &mut chunks {
-        h = mix(h ^ u64::from_le_bytes(chunk.try_into().unwrap_or_default()), SCATTER ^ seed);
-    }
-    let rest = chunks.remainder();
-    if !rest.is_empty() {
-        let mut tail = [0; 8];
-        tail[..rest.len()].copy_from_slice(rest);
-        h = mix(h ^ u64::from_le_bytes(tail), SCATTER ^ seed);
-    }
-    mix(h, SCATTER)
+    let word = |at: usize| bytes.get(at..at + 8).map_or(0, |b| u64::from_le_bytes(b.try_into().unwrap_or_default()));
+    let half = |at: usize| bytes.get(at..at + 4).map_or(0, |b| u64::from(u32::from_le_bytes(b.try_into().unwrap_or_default())));
+    let key = SCATTER ^ seed;
+    let n = bytes.len();
+    let mut h = seed ^ (n as u64).wrapping_mul(SCATTER);
+    // The last word overlaps the one before instead of being padded.
+    let last = match n {
+        0 => 0,
+        1..4 => u64::from(bytes[0]) | u64::from(bytes[n / 2]) << 8 | u64::from(bytes[n - 1]) << 16,
+        4..8 => half(0) | half(n - 4) << 32,
+        _ => {
+            let mut at = 0;
+            while at + 8 < n {
+                h = mix(h ^ word(at), key);
+                at += 8;
+            }
+            word(n - 8)
+        }
+    };
+    mix(mix(h ^ last, key), SCATTER)
 }
 
 /// Ids in the order of their spelling: a trie without nodes.

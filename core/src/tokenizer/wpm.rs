@@ -8,7 +8,7 @@ use selvedge_gguf::Metadata;
 
 use super::error::Error;
 use super::unicode::{class, strip_accents};
-use super::vocab::Vocab;
+use super::vocab::{MARKER, Vocab};
 use crate::ids::TokenId;
 
 /// Longest word that is cut into pieces, in characters.
@@ -73,7 +73,8 @@ impl Word {
         self.n_char += 1;
         // A longer word is unknown whatever follows: no need to keep it.
         if self.n_char <= MAX_WORD {
-            self.text.push(c);
+            // A marker in the text can't be told from a space once it is a token.
+            self.text.push(if MARKER.starts_with(c) { ' ' } else { c });
         }
     }
 
