@@ -2,19 +2,19 @@
 //!
 //! Modules are declared in dependency order; a module uses only those above it (`tests/tidy.rs` holds it).
 
-pub mod arch;
-pub mod backend;
-pub mod cancel;
-pub mod graph;
 pub mod ids;
-pub mod kv;
-pub mod math;
-pub mod model;
-pub mod ops;
 pub mod os;
-pub mod place;
+pub mod math;
+pub mod cancel;
 pub mod sampler;
-pub mod step;
 pub mod stop;
 pub mod template;
 pub mod tokenizer;
+pub mod step;
+pub mod kv;
+pub mod ops;
+pub mod graph;
+pub mod place;
+pub mod backend;
+pub mod model;
+pub mod arch;

@@ -175,19 +175,58 @@ pub struct Removed {
 
 const OLD_CONVERTER: &str = "convert the model again from its original weights";
 const REPACKED: &str = "use the Q4_0 file of the same model, rows are repacked while loading now";
-const REPACKED_NL: &str = "use the IQ4_NL file of the same model, rows are repacked while loading now";
+const REPACKED_NL: &str =
+    "use the IQ4_NL file of the same model, rows are repacked while loading now";
 
 /// Withdrawn ids; to add one, add its row.
 pub static REMOVED: [Removed; 8] = [
-    Removed { id: 4, was: "Q4_2", way_out: OLD_CONVERTER },
-    Removed { id: 5, was: "Q4_3", way_out: OLD_CONVERTER },
-    Removed { id: 31, was: "Q4_0_4_4", way_out: REPACKED },
-    Removed { id: 32, was: "Q4_0_4_8", way_out: REPACKED },
-    Removed { id: 33, was: "Q4_0_8_8", way_out: REPACKED },
-    Removed { id: 36, was: "IQ4_NL_4_4", way_out: REPACKED_NL },
-    Removed { id: 37, was: "IQ4_NL_4_8", way_out: REPACKED_NL },
-    Removed { id: 38, was: "IQ4_NL_8_8", way_out: REPACKED_NL },
+    Removed {
+        id: 4,
+        was: "Q4_2",
+        way_out: OLD_CONVERTER,
+    },
+    Removed {
+        id: 5,
+        was: "Q4_3",
+        way_out: OLD_CONVERTER,
+    },
+    Removed {
+        id: 31,
+        was: "Q4_0_4_4",
+        way_out: REPACKED,
+    },
+    Removed {
+        id: 32,
+        was: "Q4_0_4_8",
+        way_out: REPACKED,
+    },
+    Removed {
+        id: 33,
+        was: "Q4_0_8_8",
+        way_out: REPACKED,
+    },
+    Removed {
+        id: 36,
+        was: "IQ4_NL_4_4",
+        way_out: REPACKED_NL,
+    },
+    Removed {
+        id: 37,
+        was: "IQ4_NL_4_8",
+        way_out: REPACKED_NL,
+    },
+    Removed {
+        id: 38,
+        was: "IQ4_NL_8_8",
+        way_out: REPACKED_NL,
+    },
 ];
+
+/// Reference decode of n blocks of little-endian bytes to n * `block_elems` values.
+pub type Decode = fn(&[u8], &mut [f32]);
+
+/// Reference encode of n * `block_elems` values to n blocks of little-endian bytes.
+pub type Encode = fn(&[f32], &mut [u8]);
 
 /// Facts about a storage type.
 #[derive(Debug, Clone, Copy)]
@@ -200,10 +239,10 @@ pub struct FormatRow {
     pub block_elems: usize,
     /// Bytes of a block.
     pub block_bytes: usize,
-    /// Reference decode: n blocks of little-endian bytes to n * `block_elems` values; bit-equal to the `gguf` package.
-    pub decode: Option<fn(&[u8], &mut [f32])>,
-    /// Reference encode: n * `block_elems` values to n blocks.
-    pub encode: Option<fn(&[f32], &mut [u8])>,
+    /// Reference decode, bit-equal to that of the `gguf` Python package.
+    pub decode: Option<Decode>,
+    /// Reference encode.
+    pub encode: Option<Encode>,
     /// View as 8-bit integers with scales; `None` for types of 16 bits and more and for those without decode.
     pub lattice: Option<LatticeRow>,
     /// Numbers of several bytes inside a block, for swapping the byte order.
@@ -223,7 +262,11 @@ pub struct Field {
 
 impl Field {
     const fn new(offset: usize, width: usize, count: usize) -> Self {
-        Self { offset, width, count }
+        Self {
+            offset,
+            width,
+            count,
+        }
     }
 }
 
@@ -264,7 +307,10 @@ impl TensorType {
 
     /// The type with this usual name, in any case.
     pub fn from_name(name: &str) -> Option<Self> {
-        FORMATS.iter().find(|row| row.name.eq_ignore_ascii_case(name)).map(|row| row.ty)
+        FORMATS
+            .iter()
+            .find(|row| row.name.eq_ignore_ascii_case(name))
+            .map(|row| row.ty)
     }
 
     /// Sizes and functions of the type.
@@ -299,23 +345,39 @@ pub fn decode_row(ty: TensorType, bytes: &[u8], out: &mut [f32]) -> Result<(), E
 /// [`Error::NoEncoder`] for types without one; [`Error::BlockLength`] as in [`decode_row`].
 pub fn encode_row(ty: TensorType, values: &[f32], out: &mut [u8]) -> Result<(), Error> {
     let row = ty.row();
-    let encode = row.encode.ok_or_else(|| Error::NoEncoder { ty, available: encodable() })?;
+    let encode = row.encode.ok_or_else(|| Error::NoEncoder {
+        ty,
+        available: encodable(),
+    })?;
     check_lengths(row, out.len(), values.len())?;
     encode(values, out);
     Ok(())
 }
 
 fn encodable() -> String {
-    let names: Vec<&str> = FORMATS.iter().filter(|row| row.encode.is_some()).map(|row| row.name).collect();
+    let names: Vec<&str> = FORMATS
+        .iter()
+        .filter(|row| row.encode.is_some())
+        .map(|row| row.name)
+        .collect();
     names.join(", ")
 }
 
 fn check_lengths(row: &FormatRow, n_bytes: usize, n_elems: usize) -> Result<(), Error> {
     let whole = n_elems.is_multiple_of(row.block_elems);
-    let expected = if whole { (n_elems / row.block_elems).saturating_mul(row.block_bytes) } else { 0 };
+    let expected = if whole {
+        (n_elems / row.block_elems).saturating_mul(row.block_bytes)
+    } else {
+        0
+    };
     if !whole || expected != n_bytes {
         let (elems, expected, found) = (n_elems as u64, expected as u64, n_bytes as u64);
-        return Err(Error::BlockLength { ty: row.ty, elems, expected, found });
+        return Err(Error::BlockLength {
+            ty: row.ty,
+            elems,
+            expected,
+            found,
+        });
     }
     Ok(())
 }
@@ -333,16 +395,26 @@ pub fn swap_endian(ty: TensorType, bytes: &mut [u8]) {
 }
 
 /// The reference decode of a format with `ELEMS` elements in `BYTES` bytes and `GROUPS` groups: its lattice in `f32`.
-fn decode_lattice<const BYTES: usize, const ELEMS: usize, const GROUPS: usize>(bytes: &[u8], out: &mut [f32], lattice: &LatticeRow) {
+fn decode_lattice<const BYTES: usize, const ELEMS: usize, const GROUPS: usize>(
+    bytes: &[u8],
+    out: &mut [f32],
+    lattice: &LatticeRow,
+) {
     let mut q = [0i8; ELEMS];
     let mut scale = [0f32; GROUPS];
     let mut min = [0f32; GROUPS];
     for (block, out) in bytes.chunks_exact(BYTES).zip(out.chunks_exact_mut(ELEMS)) {
         (lattice.unpack)(block, &mut q, &mut scale, &mut min);
-        let groups = q.chunks_exact(ELEMS / GROUPS).zip(out.chunks_exact_mut(ELEMS / GROUPS));
+        let groups = q
+            .chunks_exact(ELEMS / GROUPS)
+            .zip(out.chunks_exact_mut(ELEMS / GROUPS));
         for ((q, out), (&scale, &min)) in groups.zip(scale.iter().zip(&min)) {
             for (&q, out) in q.iter().zip(out) {
-                *out = if lattice.has_min { q as f32 * scale - min } else { q as f32 * scale };
+                *out = if lattice.has_min {
+                    q as f32 * scale - min
+                } else {
+                    q as f32 * scale
+                };
             }
         }
     }

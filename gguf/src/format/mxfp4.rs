@@ -40,5 +40,9 @@ fn unpack(block: &[u8], q: &mut [i8], scale: &mut [f32], _min: &mut [f32]) {
 /// 2^(e - 128), half of what E8M0 means; 0 and 1 are subnormal numbers.
 fn half_e8m0(e: u8) -> f32 {
     let e = u32::from(e);
-    f32::from_bits(if e < 2 { 0x0020_0000 << e } else { e - 1 << 23 })
+    f32::from_bits(if e < 2 {
+        0x0020_0000 << e
+    } else {
+        (e - 1) << 23
+    })
 }

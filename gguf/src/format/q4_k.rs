@@ -19,7 +19,11 @@ use super::{
 const BYTES: usize = 144;
 const _: () = assert!(BYTES == 2 + 2 + 12 + QK_K / 2);
 
-const LATTICE: LatticeRow = LatticeRow { group: 32, has_min: true, unpack };
+const LATTICE: LatticeRow = LatticeRow {
+    group: 32,
+    has_min: true,
+    unpack,
+};
 
 pub(super) const ROW: FormatRow = FormatRow {
     ty: TensorType::Q4_K,
@@ -34,7 +38,10 @@ pub(super) const ROW: FormatRow = FormatRow {
 
 fn unpack(block: &[u8], q: &mut [i8], scale: &mut [f32], min: &mut [f32]) {
     scales_and_mins(block, scale, min);
-    for (packed, q) in block[16..BYTES].chunks_exact(32).zip(q.chunks_exact_mut(64)) {
+    for (packed, q) in block[16..BYTES]
+        .chunks_exact(32)
+        .zip(q.chunks_exact_mut(64))
+    {
         nibbles(packed, q, |n| n as i8);
     }
 }

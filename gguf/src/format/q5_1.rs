@@ -16,7 +16,11 @@ const ELEMS: usize = 32;
 const BYTES: usize = 24;
 const _: () = assert!(BYTES == 2 + 2 + ELEMS / 8 + ELEMS / 2);
 
-const LATTICE: LatticeRow = LatticeRow { group: 32, has_min: true, unpack };
+const LATTICE: LatticeRow = LatticeRow {
+    group: 32,
+    has_min: true,
+    unpack,
+};
 
 pub(super) const ROW: FormatRow = FormatRow {
     ty: TensorType::Q5_1,

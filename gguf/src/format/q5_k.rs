@@ -16,7 +16,11 @@ use super::{
 const BYTES: usize = 176;
 const _: () = assert!(BYTES == 2 + 2 + 12 + QK_K / 8 + QK_K / 2);
 
-const LATTICE: LatticeRow = LatticeRow { group: 32, has_min: true, unpack };
+const LATTICE: LatticeRow = LatticeRow {
+    group: 32,
+    has_min: true,
+    unpack,
+};
 
 pub(super) const ROW: FormatRow = FormatRow {
     ty: TensorType::Q5_K,
@@ -31,7 +35,10 @@ pub(super) const ROW: FormatRow = FormatRow {
 
 fn unpack(block: &[u8], q: &mut [i8], scale: &mut [f32], min: &mut [f32]) {
     scales_and_mins(block, scale, min);
-    for (packed, q) in block[48..BYTES].chunks_exact(32).zip(q.chunks_exact_mut(64)) {
+    for (packed, q) in block[48..BYTES]
+        .chunks_exact(32)
+        .zip(q.chunks_exact_mut(64))
+    {
         nibbles(packed, q, |n| n as i8);
     }
     for (j, q) in q.chunks_exact_mut(32).enumerate() {

@@ -17,7 +17,11 @@ use super::{
 const BYTES: usize = 210;
 const _: () = assert!(BYTES == QK_K / 2 + QK_K / 4 + QK_K / 16 + 2);
 
-const LATTICE: LatticeRow = LatticeRow { group: 16, has_min: false, unpack };
+const LATTICE: LatticeRow = LatticeRow {
+    group: 16,
+    has_min: false,
+    unpack,
+};
 
 pub(super) const ROW: FormatRow = FormatRow {
     ty: TensorType::Q6_K,
@@ -35,7 +39,9 @@ fn unpack(block: &[u8], q: &mut [i8], scale: &mut [f32], _min: &mut [f32]) {
     for (scale, &s) in scale.iter_mut().zip(&block[192..208]) {
         *scale = d * f32::from(s as i8);
     }
-    let halves = block[..128].chunks_exact(64).zip(block[128..192].chunks_exact(32));
+    let halves = block[..128]
+        .chunks_exact(64)
+        .zip(block[128..192].chunks_exact(32));
     for ((low, high), q) in halves.zip(q.chunks_exact_mut(128)) {
         nibbles(low, q, |n| n as i8 - 32);
         for (j, q) in q.chunks_exact_mut(32).enumerate() {

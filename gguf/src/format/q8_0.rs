@@ -14,7 +14,11 @@ const ELEMS: usize = 32;
 const BYTES: usize = 34;
 const _: () = assert!(BYTES == 2 + ELEMS);
 
-const LATTICE: LatticeRow = LatticeRow { group: 32, has_min: false, unpack };
+const LATTICE: LatticeRow = LatticeRow {
+    group: 32,
+    has_min: false,
+    unpack,
+};
 
 pub(super) const ROW: FormatRow = FormatRow {
     ty: TensorType::Q8_0,

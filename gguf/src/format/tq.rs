@@ -68,7 +68,7 @@ fn trits(packed: &[u8], q: &mut [i8]) {
     for q in q.chunks_exact_mut(packed.len()) {
         for (&byte, q) in packed.iter().zip(q) {
             let fraction = byte.wrapping_mul(power);
-            *q = (u16::from(fraction) * 3 >> 8) as i8 - 1;
+            *q = ((u16::from(fraction) * 3) >> 8) as i8 - 1;
         }
         power = power.wrapping_mul(3);
     }
