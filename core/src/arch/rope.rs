@@ -93,9 +93,11 @@ impl RopeConfig {
     /// # Errors
     /// Keys of other types, numbers that make no sense, a scaling rule that isn't known.
     pub fn from_keys(keys: &Keys<'_>, file: &ModelFile, d_head: usize, pairing: Pairing) -> Result<RopeConfig, ModelError> {
-        let n_rot = keys.usize("rope.dimension_count")?.unwrap_or(d_head);
+        let given = keys.usize("rope.dimension_count")?;
+        let n_rot = given.unwrap_or(d_head);
         if n_rot == 0 || n_rot > d_head || !n_rot.is_multiple_of(2) {
-            return Err(keys.wrong("rope.dimension_count", format!("an even number from 2 to the head size, {d_head}"), n_rot));
+            let found = given.map_or_else(|| format!("absent, which means the head size, {d_head}"), |n| n.to_string());
+            return Err(keys.wrong("rope.dimension_count", format!("an even number from 2 to the head size, {d_head}"), found));
         }
         let base = base(keys, "rope.freq_base")?.unwrap_or(10_000.0);
         let ty = keys.str("rope.scaling.type")?;

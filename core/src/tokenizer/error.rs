@@ -20,9 +20,7 @@ pub enum Error {
         expected: String,
     },
     /// `tokenizer.ggml.pre` names a split that isn't built in.
-    #[error(
-        "pre-tokenizer `{found}` isn't known: the text would be cut otherwise than the model was trained with; known are {expected}"
-    )]
+    #[error("pre-tokenizer `{found}` isn't known: the text would be cut otherwise than the model was trained with; known are {expected}")]
     UnknownPre {
         /// The name in the file.
         found: String,

@@ -330,12 +330,7 @@ impl Tokenizer {
         })
     }
 
-    fn encode_trusted(
-        &self,
-        text: &str,
-        add_special: bool,
-        trusted: impl FnMut(usize, usize) -> bool,
-    ) -> Result<Vec<TokenId>, Error> {
+    fn encode_trusted(&self, text: &str, add_special: bool, trusted: impl FnMut(usize, usize) -> bool) -> Result<Vec<TokenId>, Error> {
         check_length(text.len())?;
         let mut out = Vec::with_capacity(text.len() / 3 + 4);
         let (first, last) = if add_special { (self.first, self.last) } else { (None, None) };

@@ -108,9 +108,7 @@ const NOT_AN_END: (&[&str], &str) = (&["<|return|>", "<|call|>"], "<|end|>");
 
 /// Whether a token spelled so is a control token whatever its type.
 pub(super) fn is_certain_turn_end(raw: &[u8]) -> bool {
-    raw.first() == Some(&b'<')
-        && raw.last() == Some(&b'>')
-        && TURN_ENDS.iter().any(|row| row.certain && row.text.as_bytes() == raw)
+    raw.first() == Some(&b'<') && raw.last() == Some(&b'>') && TURN_ENDS.iter().any(|row| row.certain && row.text.as_bytes() == raw)
 }
 
 /// A role's id in the file: `None` when absent or negative (some files write -1 for none).
@@ -131,11 +129,7 @@ pub(super) fn named_ids(metadata: &Metadata<'_>, n_vocab: usize) -> Vec<u32> {
 
 impl SpecialTokens {
     /// Reads the keys, then fills roles from spellings and types that leave no doubt.
-    pub(super) fn read(
-        metadata: &Metadata<'_>,
-        vocab: &Vocab,
-        warnings: &mut Vec<Warning>,
-    ) -> Result<Self, selvedge_gguf::Error> {
+    pub(super) fn read(metadata: &Metadata<'_>, vocab: &Vocab, warnings: &mut Vec<Warning>) -> Result<Self, selvedge_gguf::Error> {
         let n_vocab = vocab.len();
         let mut special = Self::default();
         for &(key, field) in KEYS {
@@ -151,12 +145,7 @@ impl SpecialTokens {
 
     /// Fills the roles that spellings give, from the control tokens of `matcher`; returns the ids that end a turn.
     pub(super) fn complete(&mut self, vocab: &Vocab, matcher: &Matcher) -> Box<[TokenId]> {
-        let find = |text: &str| {
-            matcher
-                .find(vocab, text.as_bytes())
-                .filter(|&id| vocab.token_type(id) == TokenType::Control)
-                .map(TokenId)
-        };
+        let find = |text: &str| matcher.find(vocab, text.as_bytes()).filter(|&id| vocab.token_type(id) == TokenType::Control).map(TokenId);
         let (all, not_an_end) = NOT_AN_END;
         let within = all.iter().all(|text| find(text).is_some());
         let ends_turn = |row: &&TurnEnd| !(within && row.text == not_an_end);
@@ -256,9 +245,7 @@ impl Matcher {
         let (mut start, mut at) = (0, 0);
         while let Some(step) = bytes[at..].iter().position(|&b| is_first[usize::from(b)]) {
             at += step;
-            let found = self.at(vocab, &bytes[at..], |id, len| {
-                vocab.token_type(id) == TokenType::UserDefined || trusted(at, at + len)
-            });
+            let found = self.at(vocab, &bytes[at..], |id, len| vocab.token_type(id) == TokenType::UserDefined || trusted(at, at + len));
             let Some((id, len)) = found else {
                 at += 1;
                 continue;
@@ -313,9 +300,27 @@ fn is_c_space(c: char) -> bool {
 /// Architectures, splits and model names whose special tokens take white space with them; files carry no such
 /// attribute. To add one, add a row.
 const STRIPS: &[Strip] = &[
-    Strip { key: "tokenizer.ggml.pre", contains: &["jina-v2-de", "jina-v2-es", "jina-v2-code"], attribute: super::vocab::STRIP_LEFT, only: &["<mask>"], never: &[] },
-    Strip { key: "general.architecture", contains: &["nomic-bert-moe", "jina-bert-v3"], attribute: super::vocab::STRIP_LEFT, only: &["<mask>"], never: &[] },
-    Strip { key: "general.name", contains: &["phi-3", "phi3"], attribute: super::vocab::STRIP_RIGHT, only: &[], never: &["<unk>", "<s>", "<|endoftext|>"] },
+    Strip {
+        key: "tokenizer.ggml.pre",
+        contains: &["jina-v2-de", "jina-v2-es", "jina-v2-code"],
+        attribute: super::vocab::STRIP_LEFT,
+        only: &["<mask>"],
+        never: &[],
+    },
+    Strip {
+        key: "general.architecture",
+        contains: &["nomic-bert-moe", "jina-bert-v3"],
+        attribute: super::vocab::STRIP_LEFT,
+        only: &["<mask>"],
+        never: &[],
+    },
+    Strip {
+        key: "general.name",
+        contains: &["phi-3", "phi3"],
+        attribute: super::vocab::STRIP_RIGHT,
+        only: &[],
+        never: &["<unk>", "<s>", "<|endoftext|>"],
+    },
     Strip { key: "general.name", contains: &["modern-bert"], attribute: super::vocab::STRIP_LEFT, only: &["[MASK]"], never: &[] },
 ];
 

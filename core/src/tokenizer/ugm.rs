@@ -99,12 +99,7 @@ impl Ugm {
         let normal = (0..vocab.len() as u32).filter(|&id| vocab.token_type(id) == TokenType::Normal);
         let worst = normal.map(|id| vocab.score(id)).filter(|s| s.is_finite()).fold(f32::MAX, f32::min);
         let worst = if worst == f32::MAX { 0.0 } else { worst };
-        Ok(Self {
-            charsmap: Charsmap::read(metadata)?,
-            unknown_score: worst - UNKNOWN_PENALTY,
-            add_space_prefix,
-            merge_spaces,
-        })
+        Ok(Self { charsmap: Charsmap::read(metadata)?, unknown_score: worst - UNKNOWN_PENALTY, add_space_prefix, merge_spaces })
     }
 
     /// Bytes that [`Self::new`] will hold on the heap.

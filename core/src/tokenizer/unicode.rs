@@ -139,8 +139,7 @@ mod tests {
     fn classes_of_known_characters() {
         let of = |c: char| {
             let k = class(c);
-            [k.is_letter(), k.is_mark(), k.is_number(), k.is_punct(), k.is_symbol(), k.is_space(), k.is_other()]
-                .map(u8::from)
+            [k.is_letter(), k.is_mark(), k.is_number(), k.is_punct(), k.is_symbol(), k.is_space(), k.is_other()].map(u8::from)
         };
         for (c, expected) in [
             ('a', [1, 0, 0, 0, 0, 0, 0]),

@@ -92,16 +92,10 @@ pub(super) struct Source<'a> {
 }
 
 impl<'a> Source<'a> {
-    pub(super) fn read(
-        metadata: &Metadata<'a>,
-        spelling: Spelling,
-        lookup: LookupKind,
-        keep_scores: bool,
-    ) -> Result<Self, Error> {
-        let tokens = metadata.array(KEY_TOKENS)?.ok_or(Error::KeyMissing {
-            key: KEY_TOKENS,
-            why: "without its tokens the vocabulary can't be used",
-        })?;
+    pub(super) fn read(metadata: &Metadata<'a>, spelling: Spelling, lookup: LookupKind, keep_scores: bool) -> Result<Self, Error> {
+        let tokens = metadata
+            .array(KEY_TOKENS)?
+            .ok_or(Error::KeyMissing { key: KEY_TOKENS, why: "without its tokens the vocabulary can't be used" })?;
         if tokens.strings().is_none() {
             return Err(element_type(KEY_TOKENS, "string", tokens));
         }
@@ -113,9 +107,7 @@ impl<'a> Source<'a> {
             return Err(Error::TooLarge { what: "the vocabulary", found: n_vocab, max: MAX_TOKENS });
         }
         let long_enough = |key, array: Option<Array<'a>>| match array {
-            Some(array) if array.len() < n_vocab => {
-                Err(Error::ShortArray { key, expected: n_vocab, found: array.len() })
-            }
+            Some(array) if array.len() < n_vocab => Err(Error::ShortArray { key, expected: n_vocab, found: array.len() }),
             array => Ok(array),
         };
         let types = long_enough(KEY_TYPES, metadata.array(KEY_TYPES)?)?;
@@ -151,10 +143,7 @@ impl<'a> Source<'a> {
     pub(super) fn changed(&self) -> Vec<TokenId> {
         let Some(types) = self.types.as_ref().and_then(|t| t.i64s()) else { return Vec::new() };
         let pairs = self.each().zip(types).enumerate();
-        pairs
-            .filter(|(_, ((_, ty), declared))| TokenType::from_id(*declared) != *ty)
-            .map(|(id, _)| TokenId(id as u32))
-            .collect()
+        pairs.filter(|(_, ((_, ty), declared))| TokenType::from_id(*declared) != *ty).map(|(id, _)| TokenId(id as u32)).collect()
     }
 
     /// Bytes that [`Vocab::build`] will hold on the heap, and what the special tokens need: (vocabulary, matcher).
@@ -262,9 +251,7 @@ pub(super) fn decode_byte_level(raw: &[u8], out: &mut Vec<u8>) -> bool {
         // Every stand-in lies below U+0144: one or two bytes of UTF-8.
         let (c, len) = match (first, raw.get(at + 1)) {
             (0..0x80, _) => (usize::from(first), 1),
-            (0xC2..0xE0, Some(&second @ 0x80..0xC0)) => {
-                (usize::from(first & 0x1F) << 6 | usize::from(second & 0x3F), 2)
-            }
+            (0xC2..0xE0, Some(&second @ 0x80..0xC0)) => (usize::from(first & 0x1F) << 6 | usize::from(second & 0x3F), 2),
             _ => return false,
         };
         match BYTES.get(c) {
@@ -570,9 +557,9 @@ impl Sorted {
         sorted.dedup_by(|b, a| vocab.bytes(*a) == vocab.bytes(*b));
         let n_duplicate = before - sorted.len();
         let mut first = Vec::with_capacity(257);
-        first.extend((0..=256u32).map(|byte| {
-            sorted.partition_point(|&id| vocab.bytes(id).first().is_none_or(|&b| u32::from(b) < byte)) as u32
-        }));
+        first.extend(
+            (0..=256u32).map(|byte| sorted.partition_point(|&id| vocab.bytes(id).first().is_none_or(|&b| u32::from(b) < byte)) as u32),
+        );
         (Self { ids: sorted.into_boxed_slice(), first }, n_duplicate)
     }
 

@@ -2,12 +2,12 @@
 #![allow(dead_code, reason = "each test program uses its part")]
 
 use selvedge_core::arch::Architecture;
-use selvedge_core::backend::{Backend, BackendError, Instance, LoadControl, ReferenceBackend, StepIo, f32_value};
+use selvedge_core::backend::{Backend, BackendError, CacheShape, Instance, LoadControl, ReferenceBackend, StepIo, f32_value};
 use selvedge_core::cancel::CancelToken;
 use selvedge_core::graph::VerifiedGraph;
 use selvedge_core::ids::{SeqId, TokenId};
 use selvedge_core::kv::{KvCache, KvElem, KvSpec};
-use selvedge_core::model::ModelFile;
+use selvedge_core::model::{ModelError, ModelFile};
 use selvedge_core::os::Region;
 use selvedge_core::place::{Placement, StepShape};
 use selvedge_core::step::{Row, Want};
@@ -50,10 +50,15 @@ pub(crate) struct Model {
 impl Model {
     /// Opens a model and builds its graph for `n_ctx` positions.
     pub(crate) fn open(path: &std::path::Path, n_ctx: usize) -> Model {
-        let file = Arc::new(ModelFile::open(path).unwrap_or_else(|e| panic!("{}: {e}", path.display())));
-        let arch = Architecture::of(&file).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
-        let graph = arch.build(&file, n_ctx).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
-        Model { file, arch, graph, n_ctx }
+        let model = ModelFile::open(path).and_then(|file| Model::of(file, n_ctx));
+        model.unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+    }
+
+    /// The same with a file that is open already.
+    pub(crate) fn of(file: ModelFile, n_ctx: usize) -> Result<Model, ModelError> {
+        let arch = Architecture::of(&file)?;
+        let graph = arch.build(&file, n_ctx)?;
+        Ok(Model { file: Arc::new(file), arch, graph, n_ctx })
     }
 
     /// Logits of all positions, `[tokens, n_vocab]`, fed in chunks.
@@ -102,7 +107,7 @@ impl Model {
         let mut control = LoadControl { progress: &mut |_, _| {}, cancel: &cancel, validate: false };
         let backend = ReferenceBackend { n_threads };
         let loaded = backend.load(graph.clone(), 0..graph.nodes.len(), self.file.clone(), &mut control)?;
-        loaded.instance(std::slice::from_ref(placement), KvElem::F32)
+        loaded.instance(std::slice::from_ref(placement), CacheShape { elem: KvElem::F32, n_ctx: self.n_ctx })
     }
 }
 
