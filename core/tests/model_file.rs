@@ -265,3 +265,37 @@ fn absurd_sizes_cost_neither_time_nor_memory() {
         }
     }
 }
+
+/// Damaged bytes anywhere before the tensors' data, and in it: refused in words, or computed with, but no panic.
+#[test]
+fn damaged_bytes_never_panic() {
+    let Some(folder) = cases("arch") else { return };
+    let mut random = 0x2545_f491_4f6c_dd1d_u64;
+    let mut next = |n: u64| {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        random % n
+    };
+    let (mut n_loaded, mut n_refused) = (0, 0);
+    for name in ["gemma3.q8.gguf", "phi3_longrope_long.q8.gguf", "llama_rope_yarn.q8.gguf"] {
+        let bytes = std::fs::read(folder.join(name)).unwrap();
+        let header = Gguf::parse(&bytes).unwrap().data_start;
+        for round in 0..300 {
+            let mut damaged = bytes.clone();
+            for _ in 0..1 + round % 3 {
+                damaged[next(header) as usize] = [0, 1, 0x7f, 0x80, 0xff, next(256) as u8][next(6) as usize];
+            }
+            let path = scratch("damaged.gguf");
+            std::fs::write(&path, &damaged).unwrap();
+            match ModelFile::open(&path).and_then(|file| Model::of(file, 64)) {
+                Ok(model) => {
+                    n_loaded += 1;
+                    let _ = model.logits(&[0, 1, 2], 2);
+                }
+                Err(_) => n_refused += 1,
+            }
+        }
+    }
+    assert!(n_loaded > 50 && n_refused > 50, "{n_loaded} loaded, {n_refused} refused");
+}

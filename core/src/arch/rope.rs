@@ -87,6 +87,9 @@ pub const FACTORS: [&str; 2] = ["rope_factors_long.weight", "rope_factors_short.
 /// Names of `rope.scaling.type`.
 const SCALING_TYPES: [&str; 4] = ["none", "linear", "yarn", "longrope"];
 
+/// Radians per position that no pair reaches; the fastest pair of any model turns by 1.
+const MAX_FREQUENCY: f64 = 1024.0;
+
 impl RopeConfig {
     /// Reads the keys of an architecture whose heads have `d_head` features.
     ///
@@ -172,6 +175,11 @@ impl RopeConfig {
             Scaling::Linear { factor } => plain.map(|f| f / factor).collect(),
             Scaling::Yarn(yarn) => plain.enumerate().map(|(i, f)| yarn.blend(i, f, self.n_rot, self.base)).collect(),
         };
+        // Sines are accurate up to angles of 2^32: a file whose pairs race past that is damaged.
+        if let Some(f) = inv_freq.iter().find(|f| !(f.is_finite() && **f < MAX_FREQUENCY)) {
+            let expected = format!("numbers below {MAX_FREQUENCY}");
+            return Err(ModelError::KeyValue { key: "rope frequencies".into(), expected, found: f.to_string() });
+        }
         let magnitude = match self.scaling {
             Scaling::Yarn(yarn) => self.magnitude * yarn.magnitude(),
             _ => self.magnitude,
