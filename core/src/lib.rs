@@ -10,6 +10,7 @@ pub mod sampler;
 pub mod stop;
 pub mod template;
 pub mod tokenizer;
+pub mod text;
 pub mod step;
 pub mod kv;
 pub mod ops;
@@ -18,3 +19,7 @@ pub mod place;
 pub mod backend;
 pub mod model;
 pub mod arch;
+pub mod plan;
+pub mod engine;
+pub mod session;
+

@@ -278,6 +278,19 @@ impl<'a> Candidates<'a> {
         if self.listed { self.work.keys[at] as u32 } else { at as u32 }
     }
 
+    /// The candidates with their probabilities, ascending ids.
+    #[cfg(test)]
+    pub(super) fn distribution(&mut self) -> Vec<(u32, f64)> {
+        use crate::math::double::exp;
+        let mut ids: Vec<u32> = if self.listed {
+            self.work.keys.iter().map(|&key| key as u32).collect()
+        } else {
+            (0..self.logits.len() as u32).filter(|&id| self.logits[id as usize] > f32::NEG_INFINITY).collect()
+        };
+        ids.sort_unstable();
+        ids.iter().map(|&id| (id, exp(self.ln_share(id)))).collect()
+    }
+
     /// Puts the list, made if there is none, into the order of keys.
     fn sort(&mut self) {
         if !self.listed {

@@ -25,6 +25,8 @@ mod history;
 mod params;
 mod rng;
 mod stage;
+#[cfg(test)]
+mod tests;
 mod wide;
 
 pub use error::Error;
@@ -186,8 +188,18 @@ impl Sampler {
     /// # Errors
     /// A NaN or +inf logit, another length than the vocabulary's, all tokens banned. The state is then unchanged.
     pub fn sample(&mut self, logits: &mut [f32]) -> Result<Sampled, Error> {
-        let max = checked_max(self.work.level, logits, self.n_vocab)?;
+        let (mut step, raw, mu) = self.begin(logits)?;
+        let token = choose(&mut step, mu);
+        let logit = step.candidates.raw_logit(token);
+        step.candidates.restore();
+        Ok(Sampled { token: TokenId(token), logprob: logprob(logit, raw) })
+    }
+
+    /// Checks the logits and applies the biases: what the stages start from, with at least one candidate; the softmax
+    /// of the logits as they came; mirostat's bound.
+    fn begin<'a>(&'a mut self, logits: &'a mut [f32]) -> Result<(Step<'a>, Softmax, &'a mut f64), Error> {
         let n_vocab = self.n_vocab;
+        let max = checked_max(self.work.level, logits, n_vocab)?;
         let mut step = Step {
             params: &self.params,
             candidates: Candidates::new(logits, max, &mut self.work),
@@ -210,10 +222,7 @@ impl Sampler {
             step.candidates.restore();
             return Err(Error::AllBanned { n_vocab });
         }
-        let token = choose(&mut step, &mut self.state.mu);
-        let logit = step.candidates.raw_logit(token);
-        step.candidates.restore();
-        Ok(Sampled { token: TokenId(token), logprob: logprob(logit, raw) })
+        Ok((step, raw, &mut self.state.mu))
     }
 
     /// The `k` most probable tokens under the softmax of `logits` (temperature 1, no biases, penalties or filters), most
@@ -239,21 +248,30 @@ impl Sampler {
     }
 }
 
-/// Runs the stages and takes a token; there is at least one candidate.
-fn choose(step: &mut Step<'_>, mu: &mut f64) -> u32 {
+/// Runs the stages that the mode leaves on.
+fn run_stages(step: &mut Step<'_>) {
     let params = step.params;
-    let runs = |kind: Kind| kind == Kind::Adjust || !params.is_greedy() && (kind == Kind::Scale || params.mirostat.is_none());
+    let runs = |kind: Kind| match kind {
+        Kind::Adjust => true,
+        Kind::Scale => !params.is_greedy(),
+        Kind::Filter => !params.is_greedy() && params.mirostat.is_none(),
+    };
     for stage in &params.order {
         let row = stage.row();
         if runs(row.kind) {
             (row.run)(step);
         }
     }
-    if params.is_greedy() {
+}
+
+/// Runs the stages and takes a token; there is at least one candidate.
+fn choose(step: &mut Step<'_>, mu: &mut f64) -> u32 {
+    run_stages(step);
+    if step.params.is_greedy() {
         // The stages that ran change logits and keep them finite: the fallback can't be reached.
         return step.candidates.best().unwrap_or(0);
     }
-    let Some(mirostat) = params.mirostat else {
+    let Some(mirostat) = step.params.mirostat else {
         return step.candidates.draw(step.rng.uniform());
     };
     // Surprise of at most mu bits, written as a distance from the maximum: -log2(e^d / sum) <= mu.
