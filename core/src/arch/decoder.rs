@@ -21,6 +21,8 @@ use crate::ops::{
 
 /// Most layers of a model: four times the deepest that was published. Passes over a graph take quadratic time in it.
 pub const MAX_LAYERS: usize = 512;
+/// Largest head: a hundred times what was published. Tables of angles are sized by it before tensors are looked at.
+pub const MAX_D_HEAD: usize = 1 << 16;
 /// Fewest tensors of a layer: two norms, the output of attention, at least one more product for its input, two of the
 /// feed-forward part.
 const MIN_TENSORS_PER_LAYER: usize = 6;
@@ -87,8 +89,11 @@ pub struct DecoderConfig {
     pub fused_gate_up: bool,
 }
 
-/// Keys whose presence asks for what the shared decoder doesn't do: `(key, feature, whether the value asks for it)`.
-const UNSUPPORTED: [(&str, &str, fn(&Keys<'_>, &str) -> Result<bool, ModelError>); 3] = [
+/// Whether the value of a key asks for something.
+type Asks = fn(&Keys<'_>, &str) -> Result<bool, ModelError>;
+
+/// Keys whose values may ask for what the shared decoder doesn't do: `(key, feature, whether it is asked for)`.
+const UNSUPPORTED: [(&str, &str, Asks); 3] = [
     ("expert_count", "mixture of experts", |k, key| Ok(k.usize(key)?.is_some_and(|n| n > 0))),
     ("attention.causal", "attention to later positions", |k, key| Ok(k.bool(key)? == Some(false))),
     ("use_parallel_residual", "attention beside the feed-forward part", |k, key| Ok(k.bool(key)? == Some(true))),
@@ -117,15 +122,17 @@ impl DecoderConfig {
         if let Some((&h, &kv)) = n_head.iter().zip(&n_head_kv).find(|&(&h, &kv)| kv == 0 || !h.is_multiple_of(kv)) {
             return Err(keys.wrong("attention.head_count_kv", format!("a divisor of the number of query heads, {h}"), kv));
         }
-        // Heads differ between layers only where their size is given.
-        let default_d_head = |key: &str| match d_model.is_multiple_of(n_head[0]) {
-            true => Ok(d_model / n_head[0]),
-            false => Err(keys.wrong(key, format!("given, as {d_model} features don't split evenly into {} heads", n_head[0]), "absent")),
-        };
-        let head_size = |key: &str| match keys.usize(key)? {
-            None => default_d_head(key),
-            Some(0) => Err(keys.wrong(key, "at least 1", 0)),
-            Some(d) => Ok(d),
+        let head_size = |key: &str| {
+            let given = keys.usize(key)?;
+            // Heads differ between layers only where their size is given.
+            if given.is_none() && !d_model.is_multiple_of(n_head[0]) {
+                let expected = format!("a size, as {d_model} features don't split evenly into {} heads", n_head[0]);
+                return Err(keys.wrong(key, expected, "absent"));
+            }
+            match given.unwrap_or(d_model / n_head[0]) {
+                d if d == 0 || d > MAX_D_HEAD => Err(keys.wrong(key, format!("from 1 to {MAX_D_HEAD}"), d)),
+                d => Ok(d),
+            }
         };
         let (d_k, d_v) = (head_size("attention.key_length")?, head_size("attention.value_length")?);
         let rope = RopeConfig::from_keys(keys, file, d_k, pairing)?;
@@ -199,7 +206,11 @@ fn n_layer(keys: &Keys<'_>, file: &ModelFile) -> Result<usize, ModelError> {
 fn n_vocab(keys: &Keys<'_>, file: &ModelFile) -> Result<usize, ModelError> {
     let name = "token_embd.weight";
     let missing = || ModelError::TensorMissing { name: name.into(), architecture: keys.architecture().into() };
-    Ok(file.tensor(name).ok_or_else(missing)?.n_out)
+    let t = file.tensor(name).ok_or_else(missing)?;
+    if t.n_out == 0 {
+        return Err(ModelError::TensorShape { name: name.into(), expected: vec![t.n_in as u64, 1], found: vec![t.n_in as u64, 0] });
+    }
+    Ok(t.n_out)
 }
 
 /// Builds and verifies the graph; see [`DecoderConfig::build`].

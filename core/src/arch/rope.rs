@@ -87,15 +87,20 @@ pub const FACTORS: [&str; 2] = ["rope_factors_long.weight", "rope_factors_short.
 /// Names of `rope.scaling.type`.
 const SCALING_TYPES: [&str; 4] = ["none", "linear", "yarn", "longrope"];
 
+/// Radians per position that no pair reaches; the fastest pair of any model turns by 1.
+const MAX_FREQUENCY: f64 = 1024.0;
+
 impl RopeConfig {
     /// Reads the keys of an architecture whose heads have `d_head` features.
     ///
     /// # Errors
     /// Keys of other types, numbers that make no sense, a scaling rule that isn't known.
     pub fn from_keys(keys: &Keys<'_>, file: &ModelFile, d_head: usize, pairing: Pairing) -> Result<RopeConfig, ModelError> {
-        let n_rot = keys.usize("rope.dimension_count")?.unwrap_or(d_head);
+        let given = keys.usize("rope.dimension_count")?;
+        let n_rot = given.unwrap_or(d_head);
         if n_rot == 0 || n_rot > d_head || !n_rot.is_multiple_of(2) {
-            return Err(keys.wrong("rope.dimension_count", format!("an even number from 2 to the head size, {d_head}"), n_rot));
+            let found = given.map_or_else(|| format!("absent, which means the head size, {d_head}"), |n| n.to_string());
+            return Err(keys.wrong("rope.dimension_count", format!("an even number from 2 to the head size, {d_head}"), found));
         }
         let base = base(keys, "rope.freq_base")?.unwrap_or(10_000.0);
         let ty = keys.str("rope.scaling.type")?;
@@ -170,6 +175,11 @@ impl RopeConfig {
             Scaling::Linear { factor } => plain.map(|f| f / factor).collect(),
             Scaling::Yarn(yarn) => plain.enumerate().map(|(i, f)| yarn.blend(i, f, self.n_rot, self.base)).collect(),
         };
+        // Sines are accurate up to angles of 2^32: a file whose pairs race past that is damaged.
+        if let Some(f) = inv_freq.iter().find(|f| !(f.is_finite() && **f < MAX_FREQUENCY)) {
+            let expected = format!("numbers below {MAX_FREQUENCY}");
+            return Err(ModelError::KeyValue { key: "rope frequencies".into(), expected, found: f.to_string() });
+        }
         let magnitude = match self.scaling {
             Scaling::Yarn(yarn) => self.magnitude * yarn.magnitude(),
             _ => self.magnitude,

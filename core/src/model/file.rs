@@ -13,7 +13,7 @@ use super::ModelError;
 use crate::backend::TensorSource;
 use crate::os::{Region, align_up};
 use memmap2::Mmap;
-use selvedge_gguf::{Endian, Gguf, TensorInfo, TensorType, swap_endian};
+use selvedge_gguf::{Endian, Gguf, TensorInfo, TensorType, split, swap_endian};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
@@ -103,9 +103,6 @@ pub struct ModelFile {
     entries: Vec<Entry>,
 }
 
-/// Most parts of a split set: the numbers in their names have five digits.
-const MAX_PARTS: u64 = 99_999;
-
 impl ModelFile {
     /// Opens a model by its file, or by the first file of its split set. No tensor is read, apart from those of files in
     /// foreign byte order.
@@ -113,48 +110,35 @@ impl ModelFile {
     /// # Errors
     /// The system's refusal, anything wrong with the container, parts of a split set that are missing or don't fit.
     pub fn open(path: &Path) -> Result<ModelFile, ModelError> {
-        let mut first = open_part(path)?;
-        let mut table = Table::default();
-        let gguf = parse(&first)?;
-        let (n_parts, n_tensors) = match split_of(&gguf)? {
-            None => (1, None),
-            Some(split) if split.no > 0 => return Err(not_the_first(path, &split)),
-            Some(split) => (split.count, split.n_tensors),
-        };
-        let swapped = table.add(&gguf, 0, &first)?;
-        drop(gguf);
-        first.swapped = swapped;
-        let mut parts = vec![first];
-        for i in 1..n_parts {
-            let (path, part) = (sibling(path, i, n_parts)?, i + 1);
+        let first = open_part(path)?;
+        let mut ggufs = vec![parse(&first)?];
+        let wrong = |source| ModelError::Gguf { path: path.to_owned(), source };
+        let file_name = path.file_name().map(|n| n.to_string_lossy()).unwrap_or_default();
+        let siblings = split::siblings(&ggufs[0], &file_name).map_err(wrong)?;
+        let mut others = Vec::with_capacity(siblings.len());
+        for (i, name) in siblings.iter().enumerate() {
+            let path = path.with_file_name(name);
             if !path.exists() {
-                return Err(ModelError::PartMissing { path, part, n_parts });
+                return Err(ModelError::PartMissing { path, part: i + 2, n_parts: siblings.len() + 1 });
             }
-            let mut opened = open_part(&path)?;
-            let gguf = parse(&opened)?;
-            let split = split_of(&gguf)?.unwrap_or_default();
-            for (what, expected, found) in [("split.count", n_parts, split.count), ("split.no", i, split.no)] {
-                if expected != found {
-                    return Err(ModelError::PartMismatch { path, what, expected, found });
-                }
-            }
-            let swapped = table.add(&gguf, i as u16, &opened)?;
-            drop(gguf);
-            opened.swapped = swapped;
-            parts.push(opened);
+            others.push(open_part(&path)?);
         }
+        for part in &others {
+            ggufs.push(parse(part)?);
+        }
+        if !others.is_empty() {
+            split::check_set(&ggufs).map_err(wrong)?;
+        }
+        let mut table = Table::default();
+        let mut swapped = Vec::with_capacity(ggufs.len());
+        for (i, gguf) in ggufs.iter().enumerate() {
+            swapped.push(table.add(gguf, i as u16)?);
+        }
+        drop(ggufs);
+        let with_copy = |(part, swapped): (Part, Option<Region>)| Part { swapped, ..part };
+        let parts = std::iter::once(first).chain(others).zip(swapped).map(with_copy).collect();
         let Table { names, mut entries } = table;
         entries.sort_unstable_by(|a, b| name_of(&names, a).cmp(name_of(&names, b)));
-        if let Some(two) = entries.windows(2).find(|two| name_of(&names, &two[0]) == name_of(&names, &two[1])) {
-            let path_of = |e: &Entry| parts[e.part as usize].path.clone();
-            let name = name_of(&names, &two[0]).to_owned();
-            let (a, b) = if two[0].part < two[1].part { (&two[0], &two[1]) } else { (&two[1], &two[0]) };
-            return Err(ModelError::TensorInTwoParts { name, first: path_of(a), second: path_of(b) });
-        }
-        if let Some(expected) = n_tensors.filter(|&n| n != entries.len() as u64) {
-            let found = entries.len() as u64;
-            return Err(ModelError::PartMismatch { path: path.to_owned(), what: "split.tensors.count", expected, found });
-        }
         Ok(ModelFile { parts, names, entries })
     }
 
@@ -281,7 +265,7 @@ struct Table {
 
 impl Table {
     /// Takes the tensors of a part; makes the copy in this machine's byte order where the part has the other.
-    fn add(&mut self, gguf: &Gguf<'_>, part: u16, opened: &Part) -> Result<Option<Region>, ModelError> {
+    fn add(&mut self, gguf: &Gguf<'_>, part: u16) -> Result<Option<Region>, ModelError> {
         let too_large = |t: &TensorInfo<'_>| ModelError::TensorShape {
             name: t.name.to_owned(),
             expected: vec![usize::MAX as u64],
@@ -312,11 +296,7 @@ impl Table {
                 }
             };
             let (Ok(start), Ok(len)) = (u32::try_from(self.names.len()), u8::try_from(t.name.len())) else {
-                return Err(ModelError::KeyValue {
-                    key: "tensor names".into(),
-                    expected: "at most 4 GiB in all".into(),
-                    found: format!("more, in {}", opened.path.display()),
-                });
+                return Err(ModelError::NamesTooLong);
             };
             self.names.push_str(t.name);
             let name = (start, len);
@@ -371,49 +351,4 @@ fn stamp(path: &Path, file: &File) -> Result<Stamp, ModelError> {
         let since = meta.modified().ok().and_then(|t| t.duration_since(std::time::UNIX_EPOCH).ok());
         Ok(Stamp { len: meta.len(), device: 0, inode: 0, mtime: since.map_or(0, |d| d.as_nanos() as u64) })
     }
-}
-
-/// The keys that make a file part of a set.
-#[derive(Debug, Clone, Copy, Default)]
-struct Split {
-    /// From 0.
-    no: u64,
-    count: u64,
-    n_tensors: Option<u64>,
-}
-
-fn split_of(gguf: &Gguf<'_>) -> Result<Option<Split>, ModelError> {
-    let m = &gguf.metadata;
-    let (no, count) = (m.u64("split.no")?.unwrap_or(0), m.u64("split.count")?.unwrap_or(0));
-    if count > MAX_PARTS || no >= count.max(1) {
-        let (key, found) = if count > MAX_PARTS { ("split.count", count) } else { ("split.no", no) };
-        let expected = if count > MAX_PARTS { format!("at most {MAX_PARTS}") } else { format!("less than split.count, {count}") };
-        return Err(ModelError::KeyValue { key: key.into(), expected, found: found.to_string() });
-    }
-    Ok((count > 1).then_some(Split { no, count, n_tensors: m.u64("split.tensors.count")? }))
-}
-
-/// Ending of the name of part `i` (from 0).
-fn ending(i: u64, n_parts: u64) -> String {
-    format!("-{:05}-of-{n_parts:05}.gguf", i + 1)
-}
-
-/// Path of part `i` beside the first part.
-fn sibling(first: &Path, i: u64, n_parts: u64) -> Result<PathBuf, ModelError> {
-    let expected = ending(0, n_parts);
-    let name = first.file_name().map(|n| n.as_encoded_bytes()).unwrap_or_default();
-    match (name.strip_suffix(expected.as_bytes()), first.file_name().and_then(|n| n.to_str())) {
-        (Some(stem), Some(name)) => Ok(first.with_file_name(format!("{}{}", &name[..stem.len()], ending(i, n_parts)))),
-        _ => Err(ModelError::PartName { path: first.to_owned(), n_parts, expected }),
-    }
-}
-
-fn not_the_first(path: &Path, split: &Split) -> ModelError {
-    let own = ending(split.no, split.count);
-    let name = path.file_name().and_then(|n| n.to_str()).unwrap_or_default();
-    let first = match name.strip_suffix(own.as_str()) {
-        Some(stem) => path.with_file_name(format!("{stem}{}", ending(0, split.count))),
-        None => path.with_file_name(format!("NAME{}", ending(0, split.count))),
-    };
-    ModelError::NotTheFirstPart { path: path.to_owned(), part: split.no + 1, n_parts: split.count, first }
 }

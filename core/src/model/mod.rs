@@ -52,60 +52,19 @@ pub enum ModelError {
         /// What the file says.
         found: String,
     },
-    /// A part of a split set other than the first was opened.
-    #[error("{} is part {part} of {n_parts} of a split model, open the first part instead: {}", path.display(), first.display())]
-    NotTheFirstPart {
-        /// The file.
-        path: PathBuf,
-        /// Its number, from 1.
-        part: u64,
-        /// Parts of the set.
-        n_parts: u64,
-        /// Where the first part should be.
-        first: PathBuf,
-    },
-    /// The name of a part doesn't tell the names of the others.
-    #[error("{} is part 1 of {n_parts} of a split model, so its name should end in `{expected}`", path.display())]
-    PartName {
-        /// The file.
-        path: PathBuf,
-        /// Parts of the set.
-        n_parts: u64,
-        /// How the name should end.
-        expected: String,
-    },
     /// A part of a split set isn't there.
     #[error("part {part} of {n_parts} of the split model is missing: {} is not there", path.display())]
     PartMissing {
         /// Where it should be.
         path: PathBuf,
         /// Its number, from 1.
-        part: u64,
+        part: usize,
         /// Parts of the set.
-        n_parts: u64,
+        n_parts: usize,
     },
-    /// The parts of a split set contradict each other.
-    #[error("{} doesn't fit its split set: {what} is {found}, expected {expected}", path.display())]
-    PartMismatch {
-        /// The file that doesn't fit.
-        path: PathBuf,
-        /// What was compared.
-        what: &'static str,
-        /// What the first part says.
-        expected: u64,
-        /// What this part says.
-        found: u64,
-    },
-    /// Two parts of a split set hold the same tensor.
-    #[error("tensor `{name}` is in two parts of the split set: {} and {}", first.display(), second.display())]
-    TensorInTwoParts {
-        /// The tensor.
-        name: String,
-        /// One part.
-        first: PathBuf,
-        /// The other.
-        second: PathBuf,
-    },
+    /// The names of all tensors together exceed what the table can address.
+    #[error("the names of the tensors exceed 4 GiB")]
+    NamesTooLong,
     /// The file was changed while it was in use.
     #[error("{} was changed while in use ({what} was {expected}, is now {found}): close the model and load it again", path.display())]
     Changed {

@@ -1,13 +1,13 @@
-//! Test data, and a driver that runs one sequence on the reference backend.
+//! Test data, and a driver that feeds sequences to the reference backend.
 #![allow(dead_code, reason = "each test program uses its part")]
 
 use selvedge_core::arch::Architecture;
-use selvedge_core::backend::{Backend, BackendError, Instance, LoadControl, ReferenceBackend, StepIo, f32_value};
+use selvedge_core::backend::{Backend, BackendError, CacheShape, Instance, LoadControl, ReferenceBackend, StepIo, f32_value};
 use selvedge_core::cancel::CancelToken;
 use selvedge_core::graph::VerifiedGraph;
 use selvedge_core::ids::{SeqId, TokenId};
 use selvedge_core::kv::{KvCache, KvElem, KvSpec};
-use selvedge_core::model::ModelFile;
+use selvedge_core::model::{ModelError, ModelFile};
 use selvedge_core::os::Region;
 use selvedge_core::place::{Placement, StepShape};
 use selvedge_core::step::{Row, Want};
@@ -39,6 +39,9 @@ pub(crate) fn real_model(name: &str) -> Option<PathBuf> {
     None
 }
 
+/// A row to feed: its sequence, its token, whether its logits are wanted.
+pub(crate) type Fed = (u32, u32, bool);
+
 /// An open model with its graph.
 pub(crate) struct Model {
     pub(crate) file: Arc<ModelFile>,
@@ -50,10 +53,15 @@ pub(crate) struct Model {
 impl Model {
     /// Opens a model and builds its graph for `n_ctx` positions.
     pub(crate) fn open(path: &std::path::Path, n_ctx: usize) -> Model {
-        let file = Arc::new(ModelFile::open(path).unwrap_or_else(|e| panic!("{}: {e}", path.display())));
-        let arch = Architecture::of(&file).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
-        let graph = arch.build(&file, n_ctx).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
-        Model { file, arch, graph, n_ctx }
+        let model = ModelFile::open(path).and_then(|file| Model::of(file, n_ctx));
+        model.unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+    }
+
+    /// The same with a file that is open already.
+    pub(crate) fn of(file: ModelFile, n_ctx: usize) -> Result<Model, ModelError> {
+        let arch = Architecture::of(&file)?;
+        let graph = arch.build(&file, n_ctx)?;
+        Ok(Model { file: Arc::new(file), arch, graph, n_ctx })
     }
 
     /// Logits of all positions, `[tokens, n_vocab]`, fed in chunks.
@@ -69,30 +77,47 @@ impl Model {
         chunk: usize,
         n_threads: usize,
     ) -> Result<Vec<Vec<f32>>, BackendError> {
+        let step = |tokens: &[u32]| tokens.iter().map(|&t| (0, t, true)).collect();
+        let steps: Vec<Vec<Fed>> = tokens.chunks(chunk).map(step).collect();
+        Ok(self.run(graph, &steps, n_threads)?.into_iter().map(|(_, logits)| logits).collect())
+    }
+
+    /// Feeds steps of rows; gives the sequence and the logits of each row that wants them, in the order of feeding.
+    pub(crate) fn run(&self, graph: &VerifiedGraph, steps: &[Vec<Fed>], n_threads: usize) -> Result<Vec<(u32, Vec<f32>)>, BackendError> {
         let graph = Arc::new(graph.clone());
-        let shape = StepShape { max_rows: chunk, max_wanted: chunk };
+        let n_wanted = |step: &Vec<Fed>| step.iter().filter(|(_, _, wanted)| *wanted).count();
+        let max_rows = steps.iter().map(Vec::len).max().unwrap_or(0);
+        let shape = StepShape { max_rows, max_wanted: steps.iter().map(n_wanted).max().unwrap_or(0) };
         let placement = Placement::new(&graph, shape);
         let mut instance = self.instance(&graph, &placement, n_threads)?;
-        let elem = KvElem::F32;
+        let n_seq = steps.iter().flatten().map(|&(seq, _, _)| seq as usize + 1).max().unwrap_or(0);
         let layers = graph.kv_layers.clone();
-        let mut kv = KvCache::new(&KvSpec { layers, elem, n_ctx: self.n_ctx, n_seq: 1, max_chunk: chunk }).unwrap();
+        let mut kv = KvCache::new(&KvSpec { layers, elem: KvElem::F32, n_ctx: self.n_ctx, n_seq, max_chunk: max_rows }).unwrap();
         let mut arena = Region::new(placement.n_bytes, false).unwrap();
         let mut logits = Vec::new();
-        let (seq, cancel) = (SeqId(0), CancelToken::new());
-        for tokens in tokens.chunks(chunk) {
-            let pos = kv.len(seq);
-            kv.reserve(seq, tokens.len()).unwrap();
-            let rows: Vec<Row> =
-                tokens.iter().enumerate().map(|(i, &t)| Row::token(seq, (pos + i) as u32, TokenId(t), Want::Logits)).collect();
-            let wanted: Vec<u32> = (0..tokens.len() as u32).collect();
+        let cancel = CancelToken::new();
+        for step in steps {
+            let mut n_new = vec![0; n_seq];
+            let mut rows = Vec::new();
+            for &(seq, token, wanted) in step {
+                let pos = kv.len(SeqId(seq)) + n_new[seq as usize];
+                n_new[seq as usize] += 1;
+                rows.push(Row::token(SeqId(seq), pos as u32, TokenId(token), if wanted { Want::Logits } else { Want::Nothing }));
+            }
+            for (seq, &n) in n_new.iter().enumerate() {
+                kv.reserve(SeqId(seq as u32), n).unwrap();
+            }
+            let wanted: Vec<u32> = (0..rows.len() as u32).filter(|&i| rows[i as usize].want == Want::Logits).collect();
             for (nodes, wanted) in [(0..graph.head_start(), &[][..]), (graph.head_start()..graph.nodes.len(), &wanted[..])] {
-                let arena = arena.bytes_mut();
-                let mut io = StepIo { rows: &rows, wanted, arena, kv: kv.pages(), cancel: &cancel, tap: None };
+                let mut io = StepIo { rows: &rows, wanted, arena: arena.bytes_mut(), kv: kv.pages(), cancel: &cancel, tap: None };
                 instance.run(0, nodes, &mut io)?;
             }
-            kv.commit(seq, tokens.len());
-            let all = f32_value(&graph, &placement, arena.bytes(), graph.logits(), tokens.len());
-            logits.extend(all.chunks(graph.n_vocab()).map(<[f32]>::to_vec));
+            for (seq, &n) in n_new.iter().enumerate() {
+                kv.commit(SeqId(seq as u32), n);
+            }
+            let all = f32_value(&graph, &placement, arena.bytes(), graph.logits(), wanted.len());
+            let seqs = wanted.iter().map(|&i| rows[i as usize].seq.0);
+            logits.extend(seqs.zip(all.chunks(graph.n_vocab()).map(<[f32]>::to_vec)));
         }
         Ok(logits)
     }
