@@ -2,17 +2,17 @@
 //!
 //! Modules are declared in dependency order; a module uses only those above it (`tests/tidy.rs` holds it).
 
-pub mod backend;
-pub mod cancel;
-pub mod graph;
-pub mod ids;
-pub mod kv;
-pub mod math;
-pub mod ops;
 pub mod os;
-pub mod place;
-pub mod sampler;
+pub mod ids;
+pub mod cancel;
+pub mod math;
 pub mod step;
-pub mod stop;
-pub mod template;
+pub mod kv;
+pub mod ops;
+pub mod graph;
+pub mod place;
+pub mod backend;
 pub mod tokenizer;
+pub mod template;
+pub mod sampler;
+pub mod stop;

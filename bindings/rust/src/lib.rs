@@ -1,1 +1,3 @@
 //! Selvedge: language models at the edge.
+
+#![forbid(unsafe_code)]
