@@ -2,17 +2,22 @@
 //!
 //! Modules are declared in dependency order; a module uses only those above it (`tests/tidy.rs` holds it).
 
-pub mod os;
 pub mod ids;
-pub mod cancel;
+pub mod os;
 pub mod math;
+pub mod cancel;
+pub mod sampler;
+pub mod stop;
+pub mod template;
+pub mod tokenizer;
 pub mod step;
 pub mod kv;
 pub mod ops;
 pub mod graph;
 pub mod place;
 pub mod backend;
-pub mod tokenizer;
-pub mod template;
-pub mod sampler;
-pub mod stop;
+pub mod model;
+pub mod arch;
+pub mod plan;
+pub mod engine;
+pub mod session;

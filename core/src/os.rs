@@ -221,6 +221,19 @@ pub fn default_threads() -> usize {
     std::thread::available_parallelism().map_or(1, |n| n.get())
 }
 
+/// Bytes that the system says a program may still take without swapping; `None` where it says nothing.
+pub fn available_memory() -> Option<u64> {
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    {
+        let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+        let line = text.lines().find_map(|l| l.strip_prefix("MemAvailable:"))?;
+        let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+        Some(kib * 1024)
+    }
+    #[cfg(not(any(target_os = "linux", target_os = "android")))]
+    None
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -142,7 +142,7 @@ fn f32_functions_keep_their_bounds_on_every_input() {
 #[test]
 fn f32_exp_near_its_limits() {
     let around = |x: f32| (-2000i32..=2000).map(move |d| f32::from_bits(x.to_bits().wrapping_add_signed(d)));
-    for x in around(88.722_832).chain(around(-87.336_54)).chain(around(1e-40)).chain(around(-1e-40)) {
+    for x in around(88.722_83).chain(around(-87.336_54)).chain(around(1e-40)).chain(around(-1e-40)) {
         let y = math::exp(x);
         if x < -87.336_54 {
             assert_eq!(y.to_bits(), 0, "exp({x:e}) is flushed to zero");
@@ -156,7 +156,9 @@ fn f32_exp_near_its_limits() {
 #[test]
 fn f32_special_values() {
     let inf = f32::INFINITY;
-    let cases: &[(&str, fn(f32) -> f32, f32, f32)] = &[
+    /// Name, function, input, result.
+    type Case = (&'static str, fn(f32) -> f32, f32, f32);
+    let cases: &[Case] = &[
         ("exp", |x| math::exp(x), 0.0, 1.0),
         ("exp", |x| math::exp(x), -0.0, 1.0),
         ("exp", |x| math::exp(x), inf, inf),

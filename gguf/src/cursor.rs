@@ -19,7 +19,11 @@ pub(crate) struct Cursor<'a> {
 
 impl<'a> Cursor<'a> {
     pub(crate) fn new(bytes: &'a [u8], endian: Endian) -> Self {
-        Self { bytes, pos: 0, endian }
+        Self {
+            bytes,
+            pos: 0,
+            endian,
+        }
     }
 
     pub(crate) fn pos(&self) -> usize {
@@ -37,7 +41,9 @@ impl<'a> Cursor<'a> {
 
     /// The next `n` bytes. `n` comes from the file, so it may be anything.
     pub(crate) fn take(&mut self, n: u64) -> Result<&'a [u8], Short> {
-        let short = Short { needed: (self.pos as u64).saturating_add(n) };
+        let short = Short {
+            needed: (self.pos as u64).saturating_add(n),
+        };
         let n = usize::try_from(n).map_err(|_| short)?;
         let end = self.pos.checked_add(n).ok_or(short)?;
         let taken = self.bytes.get(self.pos..end).ok_or(short)?;
@@ -47,8 +53,14 @@ impl<'a> Cursor<'a> {
 
     /// The next `N` bytes in little-endian order.
     fn number<const N: usize>(&mut self) -> Result<[u8; N], Short> {
-        let short = Short { needed: (self.pos as u64).saturating_add(N as u64) };
-        let mut raw = self.take(N as u64)?.first_chunk::<N>().copied().ok_or(short)?;
+        let short = Short {
+            needed: (self.pos as u64).saturating_add(N as u64),
+        };
+        let mut raw = self
+            .take(N as u64)?
+            .first_chunk::<N>()
+            .copied()
+            .ok_or(short)?;
         if self.endian == Endian::Big {
             raw.reverse();
         }

@@ -8,16 +8,24 @@ use crate::value::ValueType;
 #[non_exhaustive]
 pub enum Error {
     /// The file has no bytes at all.
-    #[error("the file is empty (0 bytes): an interrupted download leaves such a file; fetch it again")]
+    #[error(
+        "the file is empty (0 bytes): an interrupted download leaves such a file; fetch it again"
+    )]
     Empty,
     /// The file is the small text that Git LFS leaves in place of the real content.
-    #[error("this is a Git LFS pointer, not the model itself: run `git lfs pull`, or download the file directly")]
+    #[error(
+        "this is a Git LFS pointer, not the model itself: run `git lfs pull`, or download the file directly"
+    )]
     LfsPointer,
     /// The file starts with a byte order mark, so a text tool has rewritten it.
-    #[error("the file starts with a UTF-8 byte order mark before the GGUF magic: a text tool has altered it; fetch it again in binary")]
+    #[error(
+        "the file starts with a UTF-8 byte order mark before the GGUF magic: a text tool has altered it; fetch it again in binary"
+    )]
     ByteOrderMark,
     /// A container from before GGUF.
-    #[error("the file is in the old `{found}` container, too old to read: convert the model to GGUF (version 2 or 3)")]
+    #[error(
+        "the file is in the old `{found}` container, too old to read: convert the model to GGUF (version 2 or 3)"
+    )]
     OldFormat {
         /// Name of the old container.
         found: &'static str,
@@ -49,7 +57,9 @@ pub enum Error {
         file_len: u64,
     },
     /// A count that the remaining bytes can't hold.
-    #[error("{what} claims {found} entries, but the {remaining} bytes that remain can hold at most {max}")]
+    #[error(
+        "{what} claims {found} entries, but the {remaining} bytes that remain can hold at most {max}"
+    )]
     Count {
         /// Whose count it is.
         what: String,
@@ -109,7 +119,9 @@ pub enum Error {
         max: usize,
     },
     /// `general.alignment` isn't usable.
-    #[error("`general.alignment` is {found}, expected a u32 that is a power of two from {min} to {max}")]
+    #[error(
+        "`general.alignment` is {found}, expected a u32 that is a power of two from {min} to {max}"
+    )]
     Alignment {
         /// Type and value in the file.
         found: String,
@@ -153,7 +165,9 @@ pub enum Error {
         max: u32,
     },
     /// A storage type id that nobody has defined.
-    #[error("tensor `{name}` has storage type {found}, which isn't known: the file may need a newer version of this program")]
+    #[error(
+        "tensor `{name}` has storage type {found}, which isn't known: the file may need a newer version of this program"
+    )]
     TensorType {
         /// The name.
         name: String,
@@ -161,7 +175,9 @@ pub enum Error {
         found: u32,
     },
     /// A storage type that existed once and was withdrawn.
-    #[error("tensor `{name}` has storage type {found} (`{was}`), which was removed from the format: {way_out}")]
+    #[error(
+        "tensor `{name}` has storage type {found} (`{was}`), which was removed from the format: {way_out}"
+    )]
     TensorTypeRemoved {
         /// The name.
         name: String,
@@ -173,7 +189,9 @@ pub enum Error {
         way_out: &'static str,
     },
     /// Rows that aren't whole blocks.
-    #[error("tensor `{name}` has rows of {found} elements, expected a multiple of {expected}, the block of {ty}")]
+    #[error(
+        "tensor `{name}` has rows of {found} elements, expected a multiple of {expected}, the block of {ty}"
+    )]
     TensorRow {
         /// The name.
         name: String,
@@ -185,7 +203,9 @@ pub enum Error {
         found: u64,
     },
     /// A size beyond 64 bits.
-    #[error("tensor `{name}` with dimensions {found:?} is larger than 2^64 bytes or elements; the file has {file_len} bytes")]
+    #[error(
+        "tensor `{name}` with dimensions {found:?} is larger than 2^64 bytes or elements; the file has {file_len} bytes"
+    )]
     TensorSize {
         /// The name.
         name: String,
@@ -195,7 +215,9 @@ pub enum Error {
         file_len: u64,
     },
     /// An offset that isn't a multiple of the alignment.
-    #[error("tensor `{name}` is at offset {found}, expected a multiple of the alignment {expected}")]
+    #[error(
+        "tensor `{name}` is at offset {found}, expected a multiple of the alignment {expected}"
+    )]
     TensorUnaligned {
         /// The name.
         name: String,
@@ -205,7 +227,9 @@ pub enum Error {
         found: u64,
     },
     /// Two tensors share bytes.
-    #[error("tensors `{first}` and `{second}` overlap: the first ends at byte {end}, the second starts at byte {start}")]
+    #[error(
+        "tensors `{first}` and `{second}` overlap: the first ends at byte {end}, the second starts at byte {start}"
+    )]
     TensorOverlap {
         /// The tensor with the lower offset.
         first: String,
@@ -259,11 +283,118 @@ pub enum Error {
         available: String,
     },
     /// A writer was given an array whose elements differ in type.
-    #[error("an array of {expected} holds an element of type {found}")]
+    #[error("metadata key `{key}` holds an array of {expected} with an element of type {found}")]
     ArrayElement {
+        /// The key.
+        key: String,
         /// The array's element type.
         expected: ValueType,
         /// The odd element's type.
         found: ValueType,
     },
+    /// A writer was given data of another size than the dimensions ask for.
+    #[error(
+        "tensor `{name}` of type {ty} with dimensions {dims:?} needs {expected} bytes of data, found {found}"
+    )]
+    TensorData {
+        /// The name.
+        name: String,
+        /// Its storage type.
+        ty: TensorType,
+        /// Its dimensions.
+        dims: Vec<u64>,
+        /// Bytes that the dimensions need.
+        expected: u64,
+        /// Bytes given.
+        found: u64,
+    },
+    /// A place outside the set.
+    #[error(
+        "the file says it is number {no} (from 0) of a set of {count}, expected a number below the count and at most {max} files"
+    )]
+    SplitNumber {
+        /// `split.no` in the file.
+        no: u32,
+        /// `split.count` in the file.
+        count: u32,
+        /// Most files in a set.
+        max: u32,
+    },
+    /// A set was opened by a file that isn't its first.
+    #[error(
+        "the file is number {no} (from 0) of a model split over {count} files: open the first one, {first}"
+    )]
+    SplitNotFirst {
+        /// The file's place, from 0.
+        no: u32,
+        /// Files in the set.
+        count: u32,
+        /// Name of the first file.
+        first: String,
+    },
+    /// The file's name doesn't tell those of its siblings.
+    #[error(
+        "the file is the first of {count}, so its name should end in -00001-of-{count:05}.gguf, found {found}: rename it as it was"
+    )]
+    SplitName {
+        /// The name.
+        found: String,
+        /// Files in the set.
+        count: u32,
+    },
+    /// A file of the set that isn't what its name says.
+    #[error(
+        "file {index} (from 0) of a set of {count} says that it is file {found_no} of {found_count}: files of different sets are mixed"
+    )]
+    SplitMember {
+        /// Place in which it was given.
+        index: u32,
+        /// Files given.
+        count: u32,
+        /// Place that it states.
+        found_no: u32,
+        /// Number of files that it states.
+        found_count: u32,
+    },
+    /// A tensor in two files of the set.
+    #[error("tensor `{name}` is in two files of the set, {first} and {second} (from 0)")]
+    SplitDuplicate {
+        /// The name.
+        name: String,
+        /// The first file that has it.
+        first: u32,
+        /// The second.
+        second: u32,
+    },
+    /// The files together have another number of tensors than stated.
+    #[error("the files of the set hold {found} tensors together, expected {expected}")]
+    SplitTotal {
+        /// `split.tensors.count` of the first file.
+        expected: u64,
+        /// Tensors found.
+        found: u64,
+    },
+}
+
+/// A name from a file for use in a message: control characters escaped, long ones cut, so that the sentence stays one
+/// and a terminal isn't written to.
+pub(crate) fn shown(name: &str) -> String {
+    const MOST: usize = 80;
+    let mut out: String = name
+        .chars()
+        .take(MOST)
+        .flat_map(char::escape_debug)
+        .collect();
+    if name.chars().nth(MOST).is_some() {
+        out.push_str("...");
+    }
+    out
+}
+
+/// Bytes from a file for use in a message.
+pub(crate) fn shown_bytes(bytes: &[u8]) -> String {
+    const MOST: usize = 40;
+    let head = bytes.get(..MOST).unwrap_or(bytes).escape_ascii();
+    let dots = if bytes.len() > MOST { "..." } else { "" };
+    format!("{head}{dots}")
 }

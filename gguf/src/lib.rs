@@ -4,7 +4,14 @@
 //! [`Gguf::parse`] checks everything about a file once; what it returns can be used without further checks.
 #![forbid(unsafe_code)]
 #![deny(clippy::arithmetic_side_effects, clippy::indexing_slicing)]
-#![cfg_attr(test, allow(clippy::arithmetic_side_effects, clippy::indexing_slicing, reason = "a test may panic"))]
+#![cfg_attr(
+    test,
+    allow(
+        clippy::arithmetic_side_effects,
+        clippy::indexing_slicing,
+        reason = "a test may panic"
+    )
+)]
 
 mod cursor;
 mod error;
@@ -15,13 +22,19 @@ mod error;
 )]
 pub mod format;
 mod metadata;
+mod owned;
 mod reader;
+pub mod split;
 mod tensor;
 mod value;
+mod writer;
 
 pub use error::Error;
-pub use format::{FormatRow, LatticeRow, TensorType, decode_row, swap_endian};
+pub use format::{FormatRow, LatticeRow, TensorType, decode_row, encode_row, swap_endian};
 pub use metadata::Metadata;
+pub use owned::OwnedValue;
 pub use reader::{DEFAULT_ALIGNMENT, Endian, Gguf, MAX_KEY};
+pub use split::{SplitInfo, SplitName};
 pub use tensor::{MAX_DIMS, MAX_TENSOR_NAME, TensorInfo};
 pub use value::{Array, MAX_ARRAY_DEPTH, Value, ValueType};
+pub use writer::{Writer, WriterTensor};

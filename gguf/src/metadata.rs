@@ -1,6 +1,6 @@
 //! The file's key-value pairs: order of the file, lookup by key, typed getters.
 
-use crate::error::Error;
+use crate::error::{Error, shown};
 use crate::value::{Array, Value};
 
 /// The metadata of a file.
@@ -20,7 +20,7 @@ impl<'a> Metadata<'a> {
         let mut last = None;
         for key in by_key.iter().filter_map(|&i| entries.get(i)).map(|e| e.0) {
             if last == Some(key) {
-                return Err(Error::KeyDuplicate { key: key.to_owned() });
+                return Err(Error::KeyDuplicate { key: shown(key) });
             }
             last = Some(key);
         }
@@ -50,13 +50,22 @@ impl<'a> Metadata<'a> {
     }
 
     /// `None` when absent, the picked value, or a [`Error::KeyType`] that says what was expected.
-    fn pick<T>(&self, key: &str, expected: &'static str, pick: impl Fn(Value<'a>) -> Option<T>) -> Result<Option<T>, Error> {
+    fn pick<T>(
+        &self,
+        key: &str,
+        expected: &'static str,
+        pick: impl Fn(Value<'a>) -> Option<T>,
+    ) -> Result<Option<T>, Error> {
         let Some(value) = self.get(key) else {
             return Ok(None);
         };
         match pick(value) {
             Some(v) => Ok(Some(v)),
-            None => Err(Error::KeyType { key: key.to_owned(), expected, found: value.to_string() }),
+            None => Err(Error::KeyType {
+                key: shown(key),
+                expected,
+                found: value.to_string(),
+            }),
         }
     }
 
@@ -65,18 +74,24 @@ impl<'a> Metadata<'a> {
     /// # Errors
     /// [`Error::KeyType`] where the value has another type or doesn't fit; so in all getters here.
     pub fn u32(&self, key: &str) -> Result<Option<u32>, Error> {
-        self.pick(key, "an integer from 0 to 4294967295", |v| v.as_i128()?.try_into().ok())
+        self.pick(key, "an integer from 0 to 4294967295", |v| {
+            v.as_i128()?.try_into().ok()
+        })
     }
 
     /// An integer of any type whose value fits.
     #[allow(clippy::missing_errors_doc, reason = "as in `u32`")]
     pub fn u64(&self, key: &str) -> Result<Option<u64>, Error> {
-        self.pick(key, "an integer from 0 to 18446744073709551615", |v| v.as_i128()?.try_into().ok())
+        self.pick(key, "an integer from 0 to 18446744073709551615", |v| {
+            v.as_i128()?.try_into().ok()
+        })
     }
 
     /// An integer of any type whose value fits.
     pub fn i32(&self, key: &str) -> Result<Option<i32>, Error> {
-        self.pick(key, "an integer from -2147483648 to 2147483647", |v| v.as_i128()?.try_into().ok())
+        self.pick(key, "an integer from -2147483648 to 2147483647", |v| {
+            v.as_i128()?.try_into().ok()
+        })
     }
 
     /// A float; `f64` is rounded.
@@ -86,12 +101,20 @@ impl<'a> Metadata<'a> {
 
     /// A boolean.
     pub fn bool(&self, key: &str) -> Result<Option<bool>, Error> {
-        self.pick(key, "a boolean", |v| if let Value::Bool(v) = v { Some(v) } else { None })
+        self.pick(key, "a boolean", |v| {
+            if let Value::Bool(v) = v {
+                Some(v)
+            } else {
+                None
+            }
+        })
     }
 
     /// A string that must be UTF-8.
     pub fn str(&self, key: &str) -> Result<Option<&'a str>, Error> {
-        self.pick(key, "a UTF-8 string", |v| std::str::from_utf8(v.as_bytes()?).ok())
+        self.pick(key, "a UTF-8 string", |v| {
+            std::str::from_utf8(v.as_bytes()?).ok()
+        })
     }
 
     /// A string of any bytes.
@@ -101,7 +124,13 @@ impl<'a> Metadata<'a> {
 
     /// An array of any element type.
     pub fn array(&self, key: &str) -> Result<Option<Array<'a>>, Error> {
-        self.pick(key, "an array", |v| if let Value::Array(v) = v { Some(v) } else { None })
+        self.pick(key, "an array", |v| {
+            if let Value::Array(v) = v {
+                Some(v)
+            } else {
+                None
+            }
+        })
     }
 
     /// [`Self::u32`] of a key that must be there.
@@ -139,5 +168,5 @@ impl<'a> Metadata<'a> {
 }
 
 fn require<T>(key: &str, value: Option<T>) -> Result<T, Error> {
-    value.ok_or_else(|| Error::KeyMissing { key: key.to_owned() })
+    value.ok_or_else(|| Error::KeyMissing { key: shown(key) })
 }

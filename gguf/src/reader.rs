@@ -11,7 +11,7 @@
 //! No length or count leads to an allocation before it has been compared with the bytes that remain.
 
 use crate::cursor::{Cursor, Short};
-use crate::error::Error;
+use crate::error::{Error, shown_bytes};
 use crate::metadata::Metadata;
 use crate::tensor::{self, TensorInfo};
 use crate::value::{Value, check_value};
@@ -67,7 +67,11 @@ impl<'a> Gguf<'a> {
     pub fn parse(bytes: &'a [u8]) -> Result<Self, Error> {
         check_magic(bytes)?;
         let file_len = bytes.len() as u64;
-        let in_header = |short: Short| Error::Truncated { what: "the header".to_owned(), needed: short.needed, file_len };
+        let in_header = |short: Short| Error::Truncated {
+            what: "the header".to_owned(),
+            needed: short.needed,
+            file_len,
+        };
 
         let (version, endian) = read_version(bytes).map_err(in_header)?;
         let hint = match version {
@@ -76,7 +80,10 @@ impl<'a> Gguf<'a> {
             _ => Some(""),
         };
         if let Some(hint) = hint {
-            return Err(Error::Version { found: version, hint });
+            return Err(Error::Version {
+                found: version,
+                hint,
+            });
         }
 
         let mut c = Cursor::new(bytes, endian);
@@ -100,16 +107,31 @@ impl<'a> Gguf<'a> {
 
         let table_end = c.pos() as u64;
         // At most 65536 bytes of padding on top of a position in memory.
-        let data_start = table_end.checked_next_multiple_of(alignment).unwrap_or(u64::MAX);
+        let data_start = table_end
+            .checked_next_multiple_of(alignment)
+            .unwrap_or(u64::MAX);
         let (tensors, by_name) = tensor::place(raw, data_start, alignment, file_len)?;
         let data_start = data_start.min(file_len);
-        Ok(Self { version, endian, alignment, metadata, tensors, data_start, table_end, by_name, bytes })
+        Ok(Self {
+            version,
+            endian,
+            alignment,
+            metadata,
+            tensors,
+            data_start,
+            table_end,
+            by_name,
+            bytes,
+        })
     }
 
     /// The tensor with this name. Costs the logarithm of the number of tensors.
     pub fn tensor(&self, name: &str) -> Option<&TensorInfo<'a>> {
         let name_of = |i: &usize| self.tensors.get(*i).map_or("", |t| t.name);
-        let at = self.by_name.binary_search_by(|i| name_of(i).cmp(name)).ok()?;
+        let at = self
+            .by_name
+            .binary_search_by(|i| name_of(i).cmp(name))
+            .ok()?;
         self.tensors.get(*self.by_name.get(at)?)
     }
 
@@ -123,6 +145,17 @@ impl<'a> Gguf<'a> {
         range().unwrap_or(&[])
     }
 
+    /// Number of bytes after the table and the last tensor, where all of them are zero.
+    pub(crate) fn end_zeros(&self) -> Option<u64> {
+        let ends = self
+            .tensors
+            .iter()
+            .map(|t| t.offset.saturating_add(t.n_bytes));
+        let end = ends.max().unwrap_or(self.table_end);
+        let rest = self.bytes.get(usize::try_from(end).ok()?..)?;
+        rest.iter().all(|&b| b == 0).then_some(rest.len() as u64)
+    }
+
     /// Size of the file in bytes.
     pub fn file_len(&self) -> u64 {
         self.bytes.len() as u64
@@ -131,16 +164,33 @@ impl<'a> Gguf<'a> {
 
 /// First bytes of files that people take for GGUF; to add one, add its row.
 const OTHER_FILES: [(&[u8], &str); 6] = [
-    (b"\0\0\0\0", ": the file starts with zeros, as an unfinished download does; fetch it again"),
-    (b"<!DO", ": this looks like a web page; the download link was probably not the file itself"),
-    (b"<htm", ": this looks like a web page; the download link was probably not the file itself"),
-    (b"PK\x03\x04", ": this is a zip archive or a PyTorch checkpoint; convert it to GGUF"),
+    (
+        b"\0\0\0\0",
+        ": the file starts with zeros, as an unfinished download does; fetch it again",
+    ),
+    (
+        b"<!DO",
+        ": this looks like a web page; the download link was probably not the file itself",
+    ),
+    (
+        b"<htm",
+        ": this looks like a web page; the download link was probably not the file itself",
+    ),
+    (
+        b"PK\x03\x04",
+        ": this is a zip archive or a PyTorch checkpoint; convert it to GGUF",
+    ),
     (b"\x1f\x8b", ": this is a gzip archive; unpack it first"),
     (b"FUGG", ": the magic is byte-swapped"),
 ];
 
 /// Magics of the containers before GGUF, as bytes in a file.
-const OLD_MAGICS: [([u8; 4], &str); 4] = [(*b"lmgg", "ggml"), (*b"fmgg", "ggmf"), (*b"tjgg", "ggjt"), (*b"algg", "ggla")];
+const OLD_MAGICS: [([u8; 4], &str); 4] = [
+    (*b"lmgg", "ggml"),
+    (*b"fmgg", "ggmf"),
+    (*b"tjgg", "ggjt"),
+    (*b"algg", "ggla"),
+];
 
 fn check_magic(bytes: &[u8]) -> Result<(), Error> {
     if bytes.is_empty() {
@@ -155,11 +205,17 @@ fn check_magic(bytes: &[u8]) -> Result<(), Error> {
     if bytes.starts_with(b"\xef\xbb\xbfGGUF") {
         return Err(Error::ByteOrderMark);
     }
-    if let Some((_, found)) = OLD_MAGICS.iter().find(|(magic, _)| bytes.starts_with(magic)) {
+    if let Some((_, found)) = OLD_MAGICS
+        .iter()
+        .find(|(magic, _)| bytes.starts_with(magic))
+    {
         return Err(Error::OldFormat { found });
     }
-    let hint = OTHER_FILES.iter().find(|(start, _)| bytes.starts_with(start)).map_or("", |(_, hint)| hint);
-    let found = bytes.get(..4).unwrap_or(bytes).escape_ascii().to_string();
+    let hint = OTHER_FILES
+        .iter()
+        .find(|(start, _)| bytes.starts_with(start))
+        .map_or("", |(_, hint)| hint);
+    let found = shown_bytes(bytes.get(..4).unwrap_or(bytes));
     Err(Error::NotGguf { found, hint })
 }
 
@@ -179,19 +235,39 @@ fn check_count(c: &Cursor<'_>, what: &str, found: u64, min_bytes: usize) -> Resu
     let remaining = c.remaining() as u64;
     let max = remaining.checked_div(min_bytes as u64).unwrap_or(0);
     if found > max {
-        return Err(Error::Count { what: what.to_owned(), found, max, remaining });
+        return Err(Error::Count {
+            what: what.to_owned(),
+            found,
+            max,
+            remaining,
+        });
     }
     Ok(())
 }
 
-fn read_entry<'a>(c: &mut Cursor<'a>, index: u64, file_len: u64) -> Result<(&'a str, Value<'a>), Error> {
-    let in_key = |short: Short| Error::Truncated { what: format!("the key of metadata entry {index}"), needed: short.needed, file_len };
+fn read_entry<'a>(
+    c: &mut Cursor<'a>,
+    index: u64,
+    file_len: u64,
+) -> Result<(&'a str, Value<'a>), Error> {
+    let in_key = |short: Short| Error::Truncated {
+        what: format!("the key of metadata entry {index}"),
+        needed: short.needed,
+        file_len,
+    };
     let found = c.u64().map_err(in_key)?;
     if found == 0 || found > MAX_KEY {
-        return Err(Error::KeyLength { index, found, max: MAX_KEY });
+        return Err(Error::KeyLength {
+            index,
+            found,
+            max: MAX_KEY,
+        });
     }
     let raw = c.take(found).map_err(in_key)?;
-    let key = std::str::from_utf8(raw).map_err(|_| Error::KeyEncoding { index, found: raw.escape_ascii().to_string() })?;
+    let key = std::str::from_utf8(raw).map_err(|_| Error::KeyEncoding {
+        index,
+        found: shown_bytes(raw),
+    })?;
     Ok((key, check_value(c, key, file_len)?))
 }
 
@@ -200,6 +276,10 @@ fn read_alignment(metadata: &Metadata<'_>) -> Result<u64, Error> {
     match metadata.get(ALIGNMENT_KEY) {
         None => Ok(DEFAULT_ALIGNMENT),
         Some(Value::U32(v)) if v.is_power_of_two() && (min..=max).contains(&v) => Ok(v.into()),
-        Some(other) => Err(Error::Alignment { found: other.to_string(), min, max }),
+        Some(other) => Err(Error::Alignment {
+            found: other.to_string(),
+            min,
+            max,
+        }),
     }
 }

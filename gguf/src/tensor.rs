@@ -1,7 +1,7 @@
 //! The tensor table: names, shapes, places, each proven to lie in the file.
 
 use crate::cursor::{Cursor, Short};
-use crate::error::Error;
+use crate::error::{Error, shown, shown_bytes};
 use crate::format::{REMOVED, TensorType};
 
 /// Longest tensor name in bytes.
@@ -37,7 +37,9 @@ impl TensorInfo<'_> {
     /// Bytes of one row, that is of `dims[0]` elements.
     pub fn row_bytes(&self) -> u64 {
         let row = self.ty.row();
-        let n_blocks = self.dims[0].checked_div(row.block_elems as u64).unwrap_or(0);
+        let n_blocks = self.dims[0]
+            .checked_div(row.block_elems as u64)
+            .unwrap_or(0);
         n_blocks.saturating_mul(row.block_bytes as u64)
     }
 
@@ -68,21 +70,43 @@ pub(crate) struct RawTensor<'a> {
 }
 
 /// Reads row `index` of the table: all checks that need neither the data section nor other rows.
-pub(crate) fn read_row<'a>(c: &mut Cursor<'a>, index: u64, file_len: u64) -> Result<RawTensor<'a>, Error> {
-    let in_table = |short: Short| Error::Truncated { what: format!("row {index} of the tensor table"), needed: short.needed, file_len };
+pub(crate) fn read_row<'a>(
+    c: &mut Cursor<'a>,
+    index: u64,
+    file_len: u64,
+) -> Result<RawTensor<'a>, Error> {
+    let in_table = |short: Short| Error::Truncated {
+        what: format!("row {index} of the tensor table"),
+        needed: short.needed,
+        file_len,
+    };
     let name_len = c.u64().map_err(in_table)?;
     if name_len > MAX_TENSOR_NAME {
-        return Err(Error::TensorNameLength { index, found: name_len, max: MAX_TENSOR_NAME });
+        return Err(Error::TensorNameLength {
+            index,
+            found: name_len,
+            max: MAX_TENSOR_NAME,
+        });
     }
     let raw_name = c.take(name_len).map_err(in_table)?;
-    let name =
-        std::str::from_utf8(raw_name).map_err(|_| Error::TensorNameEncoding { index, found: raw_name.escape_ascii().to_string() })?;
-    let in_row = |short: Short| Error::Truncated { what: format!("the table row of tensor `{name}`"), needed: short.needed, file_len };
+    let name = std::str::from_utf8(raw_name).map_err(|_| Error::TensorNameEncoding {
+        index,
+        found: shown_bytes(raw_name),
+    })?;
+    let in_row = |short: Short| Error::Truncated {
+        what: format!("the table row of tensor `{}`", shown(name)),
+        needed: short.needed,
+        file_len,
+    };
 
     let found = c.u32().map_err(in_row)?;
     let mut dims = [1u64; MAX_DIMS];
     let n_dims = found as usize;
-    let stated = dims.get_mut(..n_dims).ok_or_else(|| Error::TensorDims { name: name.to_owned(), found, max: MAX_DIMS as u32 })?;
+    let stated = dims.get_mut(..n_dims).ok_or_else(|| Error::TensorDims {
+        name: shown(name),
+        found,
+        max: MAX_DIMS as u32,
+    })?;
     for dim in stated {
         *dim = c.u64().map_err(in_row)?;
     }
@@ -91,22 +115,54 @@ pub(crate) fn read_row<'a>(c: &mut Cursor<'a>, index: u64, file_len: u64) -> Res
     let ty = TensorType::from_id(id).ok_or_else(|| unknown_type(name, id))?;
     let offset = c.u64().map_err(in_row)?;
 
+    let n_bytes = blocks_bytes(name, ty, &dims, file_len)?;
+    Ok(RawTensor {
+        name,
+        ty,
+        dims,
+        n_dims,
+        offset,
+        n_bytes,
+    })
+}
+
+/// Bytes of a tensor: rows must be whole blocks, and the size must fit 64 bits.
+pub(crate) fn blocks_bytes(
+    name: &str,
+    ty: TensorType,
+    dims: &[u64],
+    file_len: u64,
+) -> Result<u64, Error> {
     let row = ty.row();
     let block = row.block_elems as u64;
-    if dims[0].checked_rem(block) != Some(0) {
-        return Err(Error::TensorRow { name: name.to_owned(), ty, expected: block, found: dims[0] });
+    let row_elems = dims.first().copied().unwrap_or(1);
+    if row_elems.checked_rem(block) != Some(0) {
+        return Err(Error::TensorRow {
+            name: shown(name),
+            ty,
+            expected: block,
+            found: row_elems,
+        });
     }
-    let n_bytes = product(&dims)
+    product(dims)
         .and_then(|n| n.checked_div(block))
         .and_then(|n| n.checked_mul(row.block_bytes as u64))
-        .ok_or_else(|| Error::TensorSize { name: name.to_owned(), found: dims.to_vec(), file_len })?;
-    Ok(RawTensor { name, ty, dims, n_dims, offset, n_bytes })
+        .ok_or_else(|| Error::TensorSize {
+            name: shown(name),
+            found: dims.to_vec(),
+            file_len,
+        })
 }
 
 fn unknown_type(name: &str, id: u32) -> Error {
-    let name = name.to_owned();
+    let name = shown(name);
     match REMOVED.iter().find(|r| r.id == id) {
-        Some(r) => Error::TensorTypeRemoved { name, found: id, was: r.was, way_out: r.way_out },
+        Some(r) => Error::TensorTypeRemoved {
+            name,
+            found: id,
+            was: r.was,
+            way_out: r.way_out,
+        },
         None => Error::TensorType { name, found: id },
     }
 }
@@ -122,17 +178,48 @@ pub(crate) fn place<'a>(
     let mut tensors = Vec::with_capacity(raw.len());
     for t in raw {
         if t.offset.checked_rem(alignment) != Some(0) {
-            return Err(Error::TensorUnaligned { name: t.name.to_owned(), expected: alignment, found: t.offset });
+            return Err(Error::TensorUnaligned {
+                name: shown(t.name),
+                expected: alignment,
+                found: t.offset,
+            });
         }
-        let available = file_len.checked_sub(data_start).and_then(|n| n.checked_sub(t.offset));
+        let available = file_len
+            .checked_sub(data_start)
+            .and_then(|n| n.checked_sub(t.offset));
         let offset = data_start.checked_add(t.offset);
         let (Some(offset), true) = (offset, available.is_some_and(|n| t.n_bytes <= n)) else {
-            let what = format!("tensor `{}` ({} bytes at offset {} of the data section)", t.name, t.n_bytes, t.offset);
-            let needed = data_start.saturating_add(t.offset).saturating_add(t.n_bytes);
-            return Err(Error::Truncated { what, needed, file_len });
+            let what = format!(
+                "tensor `{}` ({} bytes at offset {} of the data section)",
+                shown(t.name),
+                t.n_bytes,
+                t.offset
+            );
+            let needed = data_start
+                .saturating_add(t.offset)
+                .saturating_add(t.n_bytes);
+            return Err(Error::Truncated {
+                what,
+                needed,
+                file_len,
+            });
         };
-        let RawTensor { name, ty, dims, n_dims, n_bytes, .. } = t;
-        tensors.push(TensorInfo { name, ty, dims, n_dims, offset, n_bytes });
+        let RawTensor {
+            name,
+            ty,
+            dims,
+            n_dims,
+            n_bytes,
+            ..
+        } = t;
+        tensors.push(TensorInfo {
+            name,
+            ty,
+            dims,
+            n_dims,
+            offset,
+            n_bytes,
+        });
     }
     check_overlaps(&tensors)?;
     let by_name = index_by_name(&tensors)?;
@@ -147,8 +234,13 @@ fn check_overlaps(tensors: &[TensorInfo<'_>]) -> Result<(), Error> {
         // The bounds check has shown that the end lies in the file.
         let end = a.offset.saturating_add(a.n_bytes);
         if end > b.offset {
-            let (first, second) = (a.name.to_owned(), b.name.to_owned());
-            return Err(Error::TensorOverlap { first, second, end, start: b.offset });
+            let (first, second) = (shown(a.name), shown(b.name));
+            return Err(Error::TensorOverlap {
+                first,
+                second,
+                end,
+                start: b.offset,
+            });
         }
     }
     Ok(())
@@ -158,9 +250,13 @@ fn index_by_name(tensors: &[TensorInfo<'_>]) -> Result<Vec<usize>, Error> {
     let mut by_name: Vec<usize> = (0..tensors.len()).collect();
     by_name.sort_unstable_by_key(|&i| tensors.get(i).map(|t| t.name));
     let mut last = None;
-    for name in by_name.iter().filter_map(|&i| tensors.get(i)).map(|t| t.name) {
+    for name in by_name
+        .iter()
+        .filter_map(|&i| tensors.get(i))
+        .map(|t| t.name)
+    {
         if last == Some(name) {
-            return Err(Error::TensorDuplicate { name: name.to_owned() });
+            return Err(Error::TensorDuplicate { name: shown(name) });
         }
         last = Some(name);
     }

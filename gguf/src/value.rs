@@ -5,7 +5,7 @@
 //! and its case to [`read_scalar`].
 
 use crate::cursor::{Cursor, Short};
-use crate::error::Error;
+use crate::error::{Error, shown, shown_bytes};
 use crate::reader::Endian;
 use std::fmt;
 
@@ -181,17 +181,12 @@ impl<'a> Value<'a> {
 /// Type and value on one short line, such as `u32 7` or `array of 3 string`; long strings are cut.
 impl fmt::Display for Value<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const SHOWN: usize = 40;
         let ty = self.value_type();
         match self {
             Self::F32(v) => write!(f, "{ty} {v}"),
             Self::F64(v) => write!(f, "{ty} {v}"),
             Self::Bool(v) => write!(f, "{ty} {v}"),
-            Self::String(v) => {
-                let head = v.get(..SHOWN).unwrap_or(v);
-                let dots = if head.len() < v.len() { "..." } else { "" };
-                write!(f, "{ty} \"{}{dots}\"", head.escape_ascii())
-            }
+            Self::String(v) => write!(f, "{ty} \"{}\"", shown_bytes(v)),
             Self::Array(a) => write!(f, "{ty} of {} {}", a.len(), a.elem_type()),
             _ => write!(f, "{ty} {}", self.as_i128().unwrap_or(0)),
         }
@@ -232,7 +227,11 @@ impl<'a> Array<'a> {
 
     /// The elements in order.
     pub fn iter(&self) -> impl Iterator<Item = Value<'a>> + 'a {
-        Values { cursor: Cursor::new(self.bytes, self.endian), elem: self.elem, left: self.len }
+        Values {
+            cursor: Cursor::new(self.bytes, self.endian),
+            elem: self.elem,
+            left: self.len,
+        }
     }
 
     /// The elements of an array of strings; `None` for other arrays.
@@ -300,7 +299,8 @@ fn read_array<'a>(c: &mut Cursor<'a>) -> Option<Array<'a>> {
     let len = usize::try_from(c.u64().ok()?).ok()?;
     let mut end = *c;
     if elem.is_fixed() {
-        end.take((len as u64).checked_mul(elem.min_bytes() as u64)?).ok()?;
+        end.take((len as u64).checked_mul(elem.min_bytes() as u64)?)
+            .ok()?;
     } else {
         for _ in 0..len {
             match elem {
@@ -310,7 +310,12 @@ fn read_array<'a>(c: &mut Cursor<'a>) -> Option<Array<'a>> {
         }
     }
     let bytes = c.take(end.pos().checked_sub(c.pos())? as u64).ok()?;
-    Some(Array { elem, len, bytes, endian: c.endian() })
+    Some(Array {
+        elem,
+        len,
+        bytes,
+        endian: c.endian(),
+    })
 }
 
 /// Context of a check: whose value it is and how large the file is, for messages.
@@ -321,16 +326,26 @@ struct Check<'k> {
 
 impl Check<'_> {
     fn short(&self, short: Short) -> Error {
-        Error::Truncated { what: format!("the value of metadata key `{}`", self.key), needed: short.needed, file_len: self.file_len }
+        Error::Truncated {
+            what: format!("the value of metadata key `{}`", shown(self.key)),
+            needed: short.needed,
+            file_len: self.file_len,
+        }
     }
 
     fn value_type(&self, id: u32) -> Result<ValueType, Error> {
-        ValueType::from_id(id).ok_or_else(|| Error::ValueType { key: self.key.to_owned(), found: id })
+        ValueType::from_id(id).ok_or_else(|| Error::ValueType {
+            key: shown(self.key),
+            found: id,
+        })
     }
 
     fn bool(&self, byte: u8) -> Result<(), Error> {
         if byte > 1 {
-            return Err(Error::Bool { key: self.key.to_owned(), found: byte });
+            return Err(Error::Bool {
+                key: shown(self.key),
+                found: byte,
+            });
         }
         Ok(())
     }
@@ -338,15 +353,23 @@ impl Check<'_> {
     /// Walks an array, `depth` levels below the value. Work and recursion are bounded by the bytes and the depth.
     fn array<'a>(&self, c: &mut Cursor<'a>, depth: usize) -> Result<Array<'a>, Error> {
         if depth > MAX_ARRAY_DEPTH {
-            return Err(Error::ArrayDepth { key: self.key.to_owned(), max: MAX_ARRAY_DEPTH });
+            return Err(Error::ArrayDepth {
+                key: shown(self.key),
+                max: MAX_ARRAY_DEPTH,
+            });
         }
         let elem = self.value_type(c.u32().map_err(|e| self.short(e))?)?;
         let n = c.u64().map_err(|e| self.short(e))?;
         let remaining = c.remaining() as u64;
         let max = remaining.checked_div(elem.min_bytes() as u64).unwrap_or(0);
         if n > max {
-            let what = format!("the array in metadata key `{}`", self.key);
-            return Err(Error::Count { what, found: n, max, remaining });
+            let what = format!("the array in metadata key `{}`", shown(self.key));
+            return Err(Error::Count {
+                what,
+                found: n,
+                max,
+                remaining,
+            });
         }
         let mut end = *c;
         match elem {
@@ -362,7 +385,9 @@ impl Check<'_> {
             }
             fixed => {
                 // n <= remaining / min_bytes, so the product fits.
-                let bytes = end.take(n.saturating_mul(fixed.min_bytes() as u64)).map_err(|e| self.short(e))?;
+                let bytes = end
+                    .take(n.saturating_mul(fixed.min_bytes() as u64))
+                    .map_err(|e| self.short(e))?;
                 if fixed == ValueType::Bool {
                     bytes.iter().try_for_each(|&b| self.bool(b))?;
                 }
@@ -370,12 +395,21 @@ impl Check<'_> {
         }
         let n_bytes = end.pos().saturating_sub(c.pos()) as u64;
         let bytes = c.take(n_bytes).map_err(|e| self.short(e))?;
-        Ok(Array { elem, len: n as usize, bytes, endian: c.endian() })
+        Ok(Array {
+            elem,
+            len: n as usize,
+            bytes,
+            endian: c.endian(),
+        })
     }
 }
 
 /// Reads the value of `key` at the cursor, its type id first, and checks all of it.
-pub(crate) fn check_value<'a>(c: &mut Cursor<'a>, key: &str, file_len: u64) -> Result<Value<'a>, Error> {
+pub(crate) fn check_value<'a>(
+    c: &mut Cursor<'a>,
+    key: &str,
+    file_len: u64,
+) -> Result<Value<'a>, Error> {
     let check = Check { key, file_len };
     match check.value_type(c.u32().map_err(|e| check.short(e))?)? {
         ValueType::Array => Ok(Value::Array(check.array(c, 1)?)),

@@ -17,7 +17,10 @@ fn every_parse_case_behaves_as_the_manifest_says() {
         if let Err(error) = &parsed {
             let text = error.to_string();
             println!("{file}: {text}");
-            assert!(!text.contains('\n') && text.len() < 400, "{file}: not one short sentence: {text}");
+            assert!(
+                !text.contains('\n') && text.len() < 400,
+                "{file}: not one short sentence: {text}"
+            );
         }
         // Cases of later stages are well-formed containers.
         let is_parse = case["stage"] == "parse";
@@ -27,7 +30,10 @@ fn every_parse_case_behaves_as_the_manifest_says() {
         }
         n_parse += usize::from(is_parse);
     }
-    assert!(n_parse >= 40, "the manifest has {n_parse} parse cases, expected at least 40");
+    assert!(
+        n_parse >= 40,
+        "the manifest has {n_parse} parse cases, expected at least 40"
+    );
 }
 
 #[test]
@@ -36,15 +42,39 @@ fn a_cut_file_names_what_is_missing() {
         let whole = std::fs::read(&path).unwrap();
         let gguf = Gguf::parse(&whole).unwrap();
         let data_start = gguf.data_start as usize;
-        let last = gguf.tensors.iter().max_by_key(|t| t.offset + t.n_bytes).unwrap();
+        let last = gguf
+            .tensors
+            .iter()
+            .max_by_key(|t| t.offset + t.n_bytes)
+            .unwrap();
         let end = (last.offset + last.n_bytes) as usize;
-        let cuts = [end - 1, end - 4096, data_start + 1, data_start, data_start - 1, 4096, 24, 23, 8, 4, 3, 1];
+        let cuts = [
+            end - 1,
+            end - 4096,
+            data_start + 1,
+            data_start,
+            data_start - 1,
+            4096,
+            24,
+            23,
+            8,
+            4,
+            3,
+            1,
+        ];
         for cut in cuts {
             match Gguf::parse(&whole[..cut]) {
-                Err(Error::Truncated { what, needed, file_len }) => {
+                Err(Error::Truncated {
+                    what,
+                    needed,
+                    file_len,
+                }) => {
                     assert_eq!(file_len, cut as u64);
                     assert!(needed > file_len, "cut {cut}: {what} needs {needed}");
-                    assert!(cut < data_start || what.contains("tensor `"), "cut {cut}: {what}");
+                    assert!(
+                        cut < data_start || what.contains("tensor `"),
+                        "cut {cut}: {what}"
+                    );
                 }
                 Err(Error::Count { found, max, .. }) if cut < data_start => {
                     assert!(found > max, "cut {cut}")

@@ -55,6 +55,15 @@ pub struct BackendMemory {
     pub device: usize,
 }
 
+/// The cache that an instance will work on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CacheShape {
+    /// Element type of keys and values.
+    pub elem: KvElem,
+    /// Positions that one sequence may reach.
+    pub n_ctx: usize,
+}
+
 /// What went wrong in a backend.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
@@ -136,7 +145,7 @@ pub trait Backend: Send + Sync + std::fmt::Debug {
     /// How graphs are rewritten for it.
     fn fusions(&self) -> Fusions;
     /// Memory for the nodes, with instances for these steps.
-    fn memory(&self, graph: &VerifiedGraph, nodes: Range<usize>, steps: &[StepShape], kv: KvElem) -> BackendMemory;
+    fn memory(&self, graph: &VerifiedGraph, nodes: Range<usize>, steps: &[StepShape], cache: CacheShape) -> BackendMemory;
     /// Brings the weights of the nodes into its own form. Everything slow happens here.
     fn load(
         &self,
@@ -150,7 +159,7 @@ pub trait Backend: Send + Sync + std::fmt::Debug {
 /// Weights in a backend's form: immutable, shared by all engines on the model.
 pub trait Loaded: Send + Sync + std::fmt::Debug {
     /// What one engine needs to run steps: threads, scratch, chosen kernels; one plan per placement.
-    fn instance(&self, placements: &[Placement], kv: KvElem) -> Result<Box<dyn Instance>, BackendError>;
+    fn instance(&self, placements: &[Placement], cache: CacheShape) -> Result<Box<dyn Instance>, BackendError>;
 }
 
 /// Sees every value after its node ran: `(value, rows x cols)`.

@@ -1,8 +1,7 @@
 //! The backend that computes nothing: plans, partitions and engines are tested on it without weights.
 
-use super::{Backend, BackendError, BackendInfo, BackendMemory, Instance, LoadControl, Loaded, StepIo, Support, TensorSource};
+use super::{Backend, BackendError, BackendInfo, BackendMemory, CacheShape, Instance, LoadControl, Loaded, StepIo, Support, TensorSource};
 use crate::graph::{Fusions, NodeId, VerifiedGraph};
-use crate::kv::KvElem;
 use crate::place::{Placement, StepShape};
 use std::ops::Range;
 use std::sync::Arc;
@@ -24,7 +23,7 @@ impl Backend for NullBackend {
         Fusions { act8: |_| false, merge: false }
     }
 
-    fn memory(&self, _: &VerifiedGraph, _: Range<usize>, _: &[StepShape], _: KvElem) -> BackendMemory {
+    fn memory(&self, _: &VerifiedGraph, _: Range<usize>, _: &[StepShape], _: CacheShape) -> BackendMemory {
         BackendMemory::default()
     }
 
@@ -40,7 +39,7 @@ impl Backend for NullBackend {
 }
 
 impl Loaded for NullBackend {
-    fn instance(&self, _placements: &[Placement], _kv: KvElem) -> Result<Box<dyn Instance>, BackendError> {
+    fn instance(&self, _placements: &[Placement], _cache: CacheShape) -> Result<Box<dyn Instance>, BackendError> {
         Ok(Box::new(NullBackend))
     }
 }

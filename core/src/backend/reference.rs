@@ -3,9 +3,8 @@
 //! It is what everything else is measured against and what runs a new op, architecture or block format on its first day.
 //! It promises no bits, allocates as it likes, and is never chosen unless asked for by name.
 
-use super::{Backend, BackendError, BackendInfo, BackendMemory, Instance, LoadControl, Loaded, StepIo, Support, TensorSource};
+use super::{Backend, BackendError, BackendInfo, BackendMemory, CacheShape, Instance, LoadControl, Loaded, StepIo, Support, TensorSource};
 use crate::graph::{Fusions, NodeId, VerifiedGraph};
-use crate::kv::KvElem;
 use crate::ops::{Op, ReadWeights, RefCx, RowsDim, Shape, WeightDecl, WeightId};
 use crate::os::FloatEnv;
 use crate::place::{Placement, StepShape};
@@ -65,7 +64,7 @@ impl Backend for ReferenceBackend {
         Fusions { act8: |_| false, merge: false }
     }
 
-    fn memory(&self, graph: &VerifiedGraph, _: Range<usize>, steps: &[StepShape], _: KvElem) -> BackendMemory {
+    fn memory(&self, graph: &VerifiedGraph, _: Range<usize>, steps: &[StepShape], _: CacheShape) -> BackendMemory {
         // Every value of a step is kept until the next one.
         let n_rows = |s: &Shape, step: &StepShape| {
             if s.rows == RowsDim::Step { step.max_rows } else { step.max_wanted }
@@ -96,7 +95,7 @@ impl Backend for ReferenceBackend {
 struct Model(Arc<ReferenceModel>);
 
 impl Loaded for Model {
-    fn instance(&self, placements: &[Placement], _kv: KvElem) -> Result<Box<dyn Instance>, BackendError> {
+    fn instance(&self, placements: &[Placement], _cache: CacheShape) -> Result<Box<dyn Instance>, BackendError> {
         let values = vec![Vec::new(); self.0.graph.values.len()];
         Ok(Box::new(ReferenceInstance { model: self.0.clone(), placements: placements.to_vec(), values }))
     }

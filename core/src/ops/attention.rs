@@ -83,7 +83,7 @@ impl OpDef for Attention {
                         let first = self.mask.first(pos);
                         for head in 0..self.n_head {
                             let q = &q[(i * self.n_head + head) * d_k..][..d_k];
-                            let mut load = |p: usize, k: &mut [f32], v: &mut [f32]| {
+                            let load = |p: usize, k: &mut [f32], v: &mut [f32]| {
                                 if let Some(base) = kv.block(self.layer, rows[i].seq, p / PAGE) {
                                     // SAFETY: `base` comes from `block`; the position was stored by this step or an earlier one.
                                     unsafe { layout.load(base, head / group, p % PAGE, k, v) };

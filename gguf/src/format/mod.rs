@@ -8,8 +8,19 @@
 //! `unpack` feeds the packers of the backends: what runs fast and what defines the values share one reading of the bits.
 //! All numbers in blocks are little endian here; [`swap_endian`] brings data of big-endian files into this order.
 
+mod grids;
+mod iq1;
+mod iq2;
+mod iq3;
+mod iq4;
+mod k_encode;
+mod legacy_encode;
+mod mxfp4;
+mod nvfp4;
 mod opaque;
 mod plain;
+mod q2_k;
+mod q3_k;
 mod q4_0;
 mod q4_1;
 mod q4_k;
@@ -18,6 +29,7 @@ mod q5_1;
 mod q5_k;
 mod q6_k;
 mod q8_0;
+mod tq;
 
 use crate::error::Error;
 use std::fmt;
@@ -122,31 +134,31 @@ const TABLE: [FormatRow; N_FORMATS] = [
     q5_1::ROW,
     q8_0::ROW,
     opaque::Q8_1,
-    opaque::opaque(TensorType::Q2_K, "Q2_K", 256, 84, &[]),
-    opaque::opaque(TensorType::Q3_K, "Q3_K", 256, 110, &[]),
+    q2_k::ROW,
+    q3_k::ROW,
     q4_k::ROW,
     q5_k::ROW,
     q6_k::ROW,
     opaque::Q8_K,
-    opaque::opaque(TensorType::IQ2_XXS, "IQ2_XXS", 256, 66, &[]),
-    opaque::opaque(TensorType::IQ2_XS, "IQ2_XS", 256, 74, &[]),
-    opaque::opaque(TensorType::IQ3_XXS, "IQ3_XXS", 256, 98, &[]),
-    opaque::opaque(TensorType::IQ1_S, "IQ1_S", 256, 50, &[]),
-    opaque::opaque(TensorType::IQ4_NL, "IQ4_NL", 32, 18, &[]),
-    opaque::opaque(TensorType::IQ3_S, "IQ3_S", 256, 110, &[]),
-    opaque::opaque(TensorType::IQ2_S, "IQ2_S", 256, 82, &[]),
-    opaque::opaque(TensorType::IQ4_XS, "IQ4_XS", 256, 136, &[]),
+    iq2::XXS,
+    iq2::XS,
+    iq3::XXS,
+    iq1::S,
+    iq4::NL,
+    iq3::S,
+    iq2::S,
+    iq4::XS,
     opaque::I8,
     opaque::I16,
     opaque::I32,
     opaque::I64,
     opaque::F64,
-    opaque::opaque(TensorType::IQ1_M, "IQ1_M", 256, 56, &[]),
+    iq1::M,
     plain::BF16,
-    opaque::opaque(TensorType::TQ1_0, "TQ1_0", 256, 54, &[]),
-    opaque::opaque(TensorType::TQ2_0, "TQ2_0", 256, 66, &[]),
-    opaque::opaque(TensorType::MXFP4, "MXFP4", 32, 17, &[]),
-    opaque::opaque(TensorType::NVFP4, "NVFP4", 64, 36, &[]),
+    tq::TQ1_0,
+    tq::TQ2_0,
+    mxfp4::ROW,
+    nvfp4::ROW,
     opaque::Q1_0,
 ];
 
@@ -163,19 +175,58 @@ pub struct Removed {
 
 const OLD_CONVERTER: &str = "convert the model again from its original weights";
 const REPACKED: &str = "use the Q4_0 file of the same model, rows are repacked while loading now";
-const REPACKED_NL: &str = "use the IQ4_NL file of the same model, rows are repacked while loading now";
+const REPACKED_NL: &str =
+    "use the IQ4_NL file of the same model, rows are repacked while loading now";
 
 /// Withdrawn ids; to add one, add its row.
 pub static REMOVED: [Removed; 8] = [
-    Removed { id: 4, was: "Q4_2", way_out: OLD_CONVERTER },
-    Removed { id: 5, was: "Q4_3", way_out: OLD_CONVERTER },
-    Removed { id: 31, was: "Q4_0_4_4", way_out: REPACKED },
-    Removed { id: 32, was: "Q4_0_4_8", way_out: REPACKED },
-    Removed { id: 33, was: "Q4_0_8_8", way_out: REPACKED },
-    Removed { id: 36, was: "IQ4_NL_4_4", way_out: REPACKED_NL },
-    Removed { id: 37, was: "IQ4_NL_4_8", way_out: REPACKED_NL },
-    Removed { id: 38, was: "IQ4_NL_8_8", way_out: REPACKED_NL },
+    Removed {
+        id: 4,
+        was: "Q4_2",
+        way_out: OLD_CONVERTER,
+    },
+    Removed {
+        id: 5,
+        was: "Q4_3",
+        way_out: OLD_CONVERTER,
+    },
+    Removed {
+        id: 31,
+        was: "Q4_0_4_4",
+        way_out: REPACKED,
+    },
+    Removed {
+        id: 32,
+        was: "Q4_0_4_8",
+        way_out: REPACKED,
+    },
+    Removed {
+        id: 33,
+        was: "Q4_0_8_8",
+        way_out: REPACKED,
+    },
+    Removed {
+        id: 36,
+        was: "IQ4_NL_4_4",
+        way_out: REPACKED_NL,
+    },
+    Removed {
+        id: 37,
+        was: "IQ4_NL_4_8",
+        way_out: REPACKED_NL,
+    },
+    Removed {
+        id: 38,
+        was: "IQ4_NL_8_8",
+        way_out: REPACKED_NL,
+    },
 ];
+
+/// Reference decode of n blocks of little-endian bytes to n * `block_elems` values.
+pub type Decode = fn(&[u8], &mut [f32]);
+
+/// Reference encode of n * `block_elems` values to n blocks of little-endian bytes.
+pub type Encode = fn(&[f32], &mut [u8]);
 
 /// Facts about a storage type.
 #[derive(Debug, Clone, Copy)]
@@ -188,10 +239,10 @@ pub struct FormatRow {
     pub block_elems: usize,
     /// Bytes of a block.
     pub block_bytes: usize,
-    /// Reference decode: n blocks of little-endian bytes to n * `block_elems` values; bit-equal to the `gguf` package.
-    pub decode: Option<fn(&[u8], &mut [f32])>,
-    /// Reference encode: n * `block_elems` values to n blocks.
-    pub encode: Option<fn(&[f32], &mut [u8])>,
+    /// Reference decode, bit-equal to that of the `gguf` Python package.
+    pub decode: Option<Decode>,
+    /// Reference encode.
+    pub encode: Option<Encode>,
     /// View as 8-bit integers with scales; `None` for types of 16 bits and more and for those without decode.
     pub lattice: Option<LatticeRow>,
     /// Numbers of several bytes inside a block, for swapping the byte order.
@@ -211,7 +262,11 @@ pub struct Field {
 
 impl Field {
     const fn new(offset: usize, width: usize, count: usize) -> Self {
-        Self { offset, width, count }
+        Self {
+            offset,
+            width,
+            count,
+        }
     }
 }
 
@@ -252,7 +307,10 @@ impl TensorType {
 
     /// The type with this usual name, in any case.
     pub fn from_name(name: &str) -> Option<Self> {
-        FORMATS.iter().find(|row| row.name.eq_ignore_ascii_case(name)).map(|row| row.ty)
+        FORMATS
+            .iter()
+            .find(|row| row.name.eq_ignore_ascii_case(name))
+            .map(|row| row.ty)
     }
 
     /// Sizes and functions of the type.
@@ -287,23 +345,39 @@ pub fn decode_row(ty: TensorType, bytes: &[u8], out: &mut [f32]) -> Result<(), E
 /// [`Error::NoEncoder`] for types without one; [`Error::BlockLength`] as in [`decode_row`].
 pub fn encode_row(ty: TensorType, values: &[f32], out: &mut [u8]) -> Result<(), Error> {
     let row = ty.row();
-    let encode = row.encode.ok_or_else(|| Error::NoEncoder { ty, available: encodable() })?;
+    let encode = row.encode.ok_or_else(|| Error::NoEncoder {
+        ty,
+        available: encodable(),
+    })?;
     check_lengths(row, out.len(), values.len())?;
     encode(values, out);
     Ok(())
 }
 
 fn encodable() -> String {
-    let names: Vec<&str> = FORMATS.iter().filter(|row| row.encode.is_some()).map(|row| row.name).collect();
+    let names: Vec<&str> = FORMATS
+        .iter()
+        .filter(|row| row.encode.is_some())
+        .map(|row| row.name)
+        .collect();
     names.join(", ")
 }
 
 fn check_lengths(row: &FormatRow, n_bytes: usize, n_elems: usize) -> Result<(), Error> {
     let whole = n_elems.is_multiple_of(row.block_elems);
-    let expected = if whole { (n_elems / row.block_elems).saturating_mul(row.block_bytes) } else { 0 };
+    let expected = if whole {
+        (n_elems / row.block_elems).saturating_mul(row.block_bytes)
+    } else {
+        0
+    };
     if !whole || expected != n_bytes {
         let (elems, expected, found) = (n_elems as u64, expected as u64, n_bytes as u64);
-        return Err(Error::BlockLength { ty: row.ty, elems, expected, found });
+        return Err(Error::BlockLength {
+            ty: row.ty,
+            elems,
+            expected,
+            found,
+        });
     }
     Ok(())
 }
@@ -321,16 +395,26 @@ pub fn swap_endian(ty: TensorType, bytes: &mut [u8]) {
 }
 
 /// The reference decode of a format with `ELEMS` elements in `BYTES` bytes and `GROUPS` groups: its lattice in `f32`.
-fn decode_lattice<const BYTES: usize, const ELEMS: usize, const GROUPS: usize>(bytes: &[u8], out: &mut [f32], lattice: &LatticeRow) {
+fn decode_lattice<const BYTES: usize, const ELEMS: usize, const GROUPS: usize>(
+    bytes: &[u8],
+    out: &mut [f32],
+    lattice: &LatticeRow,
+) {
     let mut q = [0i8; ELEMS];
     let mut scale = [0f32; GROUPS];
     let mut min = [0f32; GROUPS];
     for (block, out) in bytes.chunks_exact(BYTES).zip(out.chunks_exact_mut(ELEMS)) {
         (lattice.unpack)(block, &mut q, &mut scale, &mut min);
-        let groups = q.chunks_exact(ELEMS / GROUPS).zip(out.chunks_exact_mut(ELEMS / GROUPS));
+        let groups = q
+            .chunks_exact(ELEMS / GROUPS)
+            .zip(out.chunks_exact_mut(ELEMS / GROUPS));
         for ((q, out), (&scale, &min)) in groups.zip(scale.iter().zip(&min)) {
             for (&q, out) in q.iter().zip(out) {
-                *out = if lattice.has_min { q as f32 * scale - min } else { q as f32 * scale };
+                *out = if lattice.has_min {
+                    q as f32 * scale - min
+                } else {
+                    q as f32 * scale
+                };
             }
         }
     }

@@ -9,14 +9,23 @@
 
 use super::{Field, FormatRow, TensorType};
 
-pub(super) const fn opaque(
+const fn opaque(
     ty: TensorType,
     name: &'static str,
     block_elems: usize,
     block_bytes: usize,
     fields: &'static [Field],
 ) -> FormatRow {
-    FormatRow { ty, name, block_elems, block_bytes, decode: None, encode: None, lattice: None, fields }
+    FormatRow {
+        ty,
+        name,
+        block_elems,
+        block_bytes,
+        decode: None,
+        encode: None,
+        lattice: None,
+        fields,
+    }
 }
 
 pub(super) const I8: FormatRow = opaque(TensorType::I8, "I8", 1, 1, &[]);
@@ -24,6 +33,24 @@ pub(super) const I16: FormatRow = opaque(TensorType::I16, "I16", 1, 2, &[Field::
 pub(super) const I32: FormatRow = opaque(TensorType::I32, "I32", 1, 4, &[Field::new(0, 4, 1)]);
 pub(super) const I64: FormatRow = opaque(TensorType::I64, "I64", 1, 8, &[Field::new(0, 8, 1)]);
 pub(super) const F64: FormatRow = opaque(TensorType::F64, "F64", 1, 8, &[Field::new(0, 8, 1)]);
-pub(super) const Q8_1: FormatRow = opaque(TensorType::Q8_1, "Q8_1", 32, 2 + 2 + 32, &[Field::new(0, 2, 2)]);
-pub(super) const Q8_K: FormatRow = opaque(TensorType::Q8_K, "Q8_K", 256, 4 + 256 + 32, &[Field::new(0, 4, 1), Field::new(260, 2, 16)]);
-pub(super) const Q1_0: FormatRow = opaque(TensorType::Q1_0, "Q1_0", 128, 2 + 16, &[Field::new(0, 2, 1)]);
+pub(super) const Q8_1: FormatRow = opaque(
+    TensorType::Q8_1,
+    "Q8_1",
+    32,
+    2 + 2 + 32,
+    &[Field::new(0, 2, 2)],
+);
+pub(super) const Q8_K: FormatRow = opaque(
+    TensorType::Q8_K,
+    "Q8_K",
+    256,
+    4 + 256 + 32,
+    &[Field::new(0, 4, 1), Field::new(260, 2, 16)],
+);
+pub(super) const Q1_0: FormatRow = opaque(
+    TensorType::Q1_0,
+    "Q1_0",
+    128,
+    2 + 16,
+    &[Field::new(0, 2, 1)],
+);

@@ -8,7 +8,9 @@ pub(super) const F32: FormatRow = FormatRow {
     block_elems: 1,
     block_bytes: 4,
     decode: Some(|bytes, out| each::<4>(bytes, out, |b| f32::from_bits(u32_at(b, 0)))),
-    encode: Some(|values, out| each_back::<4>(values, out, |v, b| b.copy_from_slice(&v.to_le_bytes()))),
+    encode: Some(|values, out| {
+        each_back::<4>(values, out, |v, b| b.copy_from_slice(&v.to_le_bytes()))
+    }),
     lattice: None,
     fields: &[Field::new(0, 4, 1)],
 };
@@ -29,9 +31,15 @@ pub(super) const BF16: FormatRow = FormatRow {
     name: "BF16",
     block_elems: 1,
     block_bytes: 2,
-    decode: Some(|bytes, out| each::<2>(bytes, out, |b| f32::from_bits(u32::from(u16_at(b, 0)) << 16))),
+    decode: Some(|bytes, out| {
+        each::<2>(bytes, out, |b| {
+            f32::from_bits(u32::from(u16_at(b, 0)) << 16)
+        })
+    }),
     encode: Some(|values, out| {
-        each_back::<2>(values, out, |v, b| b.copy_from_slice(&half::bf16::from_f32(v).to_le_bytes()));
+        each_back::<2>(values, out, |v, b| {
+            b.copy_from_slice(&half::bf16::from_f32(v).to_le_bytes())
+        });
     }),
     lattice: None,
     fields: &[Field::new(0, 2, 1)],

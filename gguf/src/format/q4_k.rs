@@ -11,12 +11,19 @@
 //! ```
 //! `value = (d * s) * q - (dmin * m)`.
 
-use super::{Field, FormatRow, LatticeRow, QK_K, TensorType, decode_lattice, f16_at, nibbles};
+use super::{
+    Field, FormatRow, LatticeRow, QK_K, TensorType, decode_lattice, f16_at, k_encode, nibbles,
+    put_f16,
+};
 
 const BYTES: usize = 144;
 const _: () = assert!(BYTES == 2 + 2 + 12 + QK_K / 2);
 
-const LATTICE: LatticeRow = LatticeRow { group: 32, has_min: true, unpack };
+const LATTICE: LatticeRow = LatticeRow {
+    group: 32,
+    has_min: true,
+    unpack,
+};
 
 pub(super) const ROW: FormatRow = FormatRow {
     ty: TensorType::Q4_K,
@@ -24,14 +31,17 @@ pub(super) const ROW: FormatRow = FormatRow {
     block_elems: QK_K,
     block_bytes: BYTES,
     decode: Some(|bytes, out| decode_lattice::<BYTES, QK_K, 8>(bytes, out, &LATTICE)),
-    encode: None,
+    encode: Some(encode),
     lattice: Some(LATTICE),
     fields: &[Field::new(0, 2, 2)],
 };
 
 fn unpack(block: &[u8], q: &mut [i8], scale: &mut [f32], min: &mut [f32]) {
     scales_and_mins(block, scale, min);
-    for (packed, q) in block[16..BYTES].chunks_exact(32).zip(q.chunks_exact_mut(64)) {
+    for (packed, q) in block[16..BYTES]
+        .chunks_exact(32)
+        .zip(q.chunks_exact_mut(64))
+    {
         nibbles(packed, q, |n| n as i8);
     }
 }
@@ -65,5 +75,24 @@ pub(super) fn pack_6bit(s: &[u8; 8], m: &[u8; 8], packed: &mut [u8]) {
         packed[i] = s[i] | s[4 + i] >> 4 << 6;
         packed[4 + i] = m[i] | m[4 + i] >> 4 << 6;
         packed[8 + i] = s[4 + i] & 0x0f | m[4 + i] << 4;
+    }
+}
+
+fn encode(values: &[f32], out: &mut [u8]) {
+    for (values, out) in values.chunks_exact(QK_K).zip(out.chunks_exact_mut(BYTES)) {
+        let block = k_encode::affine_block(values, 15);
+        put_f16(out, 0, block.d);
+        put_f16(out, 2, block.dmin);
+        pack_6bit(&block.scales, &block.mins, &mut out[4..16]);
+        put_nibbles_64(&block.q, &mut out[16..]);
+    }
+}
+
+/// The low 4 bits of 256 integers, in the order of `qs` in the drawing.
+pub(super) fn put_nibbles_64(q: &[u8; QK_K], out: &mut [u8]) {
+    for (q, out) in q.chunks_exact(64).zip(out.chunks_exact_mut(32)) {
+        for (i, out) in out.iter_mut().enumerate() {
+            *out = q[i] & 0x0f | q[32 + i] << 4;
+        }
     }
 }

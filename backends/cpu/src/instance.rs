@@ -1,0 +1,606 @@
+//! A CPU instance: nodes compiled to calls of chosen kernels at fixed offsets, run on a pool.
+
+use crate::isa::Isa;
+use crate::kernels::attention::{self, AttentionKernels, BlockArgs, MAX_QUERIES, Query};
+use crate::kernels::element::{self, Elements};
+use crate::kernels::matmul::{self, TileArgs};
+use crate::load::{PackPlan, key};
+use crate::pack::{Packed, TILE};
+use crate::pool::Pool;
+use selvedge_core::backend::{BackendError, CacheShape, Instance, StepIo, TensorSource};
+use selvedge_core::graph::{Node, VerifiedGraph};
+use selvedge_core::ids::SeqId;
+use selvedge_core::kv::PAGE;
+use selvedge_core::ops::{Act8Layout, Attention, Elem, Epilogue, MatMul, Op, RowsDim, WeightId};
+use selvedge_core::os::{FloatEnv, Region, align_up};
+use selvedge_core::place::{Placement, StepShape};
+use selvedge_core::step::Input;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Rows of activations that a product finishes before its epilogue: their results stay in the first-level cache.
+const PRODUCT_ROWS: usize = 32;
+/// Rows of one sequence that a task of attention takes together.
+const ATTENTION_ROWS: usize = 8;
+/// Rows of element-wise work in one task.
+const ELEMENT_ROWS: usize = 8;
+/// Steps of up to so many rows split attention by blocks too, so that few heads fill all threads.
+const SPLIT_ROWS: usize = 4;
+/// Blocks in one task of split attention.
+const SPLIT_BLOCKS: usize = 4;
+
+/// Weights as the backend holds them.
+#[derive(Debug)]
+pub(crate) struct Model {
+    pub graph: Arc<VerifiedGraph>,
+    pub source: Arc<dyn TensorSource>,
+    pub plan: PackPlan,
+    pub pack: Region,
+    pub isa: Isa,
+    pub n_threads: usize,
+}
+
+impl Model {
+    fn vector(&self, w: WeightId) -> &[f32] {
+        let (offset, len) = self.plan.vectors.get(&w).copied().unwrap_or_default();
+        // SAFETY: the plan laid the vector out inside the pack, aligned; it was written while loading and never since.
+        unsafe { std::slice::from_raw_parts(self.pack.as_ptr().add(offset).cast(), len) }
+    }
+}
+
+/// One part of a product, ready to run.
+#[derive(Debug, Clone, Copy)]
+struct Product {
+    packed: Packed,
+    kernel: matmul::Kernel,
+    bias: Option<(WeightId, usize)>,
+}
+
+/// Sizes of the scratch that an instance needs.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Scratch {
+    /// Bytes that each thread owns.
+    per_thread: usize,
+    /// Bytes for the blocks of split attention.
+    blocks: usize,
+}
+
+impl Scratch {
+    pub(crate) fn new(graph: &VerifiedGraph, nodes: Range<usize>, steps: &[StepShape], n_ctx: usize) -> Scratch {
+        let products = 2 * PRODUCT_ROWS * TILE * 4;
+        let mut scratch = Scratch { per_thread: align_up(products), blocks: 0 };
+        let split_rows = steps.iter().map(|s| s.max_rows.min(SPLIT_ROWS)).max().unwrap_or(0);
+        for node in &graph.nodes[nodes] {
+            if let Op::Attention(a) = &node.op {
+                let d_v = graph.kv_layers[a.layer].d_v;
+                let group = a.n_head / graph.kv_layers[a.layer].n_head_kv;
+                let state = align_up((d_v + 2) * 4);
+                scratch.per_thread = scratch.per_thread.max((ATTENTION_ROWS * group + MAX_QUERIES) * state);
+                scratch.blocks = scratch.blocks.max(split_rows * a.n_head * (n_ctx.div_ceil(PAGE) + 1) * state);
+            }
+        }
+        scratch
+    }
+
+    pub(crate) fn n_bytes(&self, n_threads: usize) -> usize {
+        self.per_thread * n_threads + self.blocks
+    }
+}
+
+/// A pointer that tasks of one job share; each writes places of its own.
+#[derive(Debug, Clone, Copy)]
+struct Shared(*mut u8);
+
+// SAFETY: tasks write disjoint rows or tiles of what it points to, as each use says.
+unsafe impl Send for Shared {}
+// SAFETY: likewise.
+unsafe impl Sync for Shared {}
+
+impl Shared {
+    /// # Safety
+    /// `offset` lies inside what the pointer covers.
+    unsafe fn at(self, offset: usize) -> *mut u8 {
+        // SAFETY: the caller's promise.
+        unsafe { self.0.add(offset) }
+    }
+
+    /// Start of row `row` of a float value of `cols` columns at `offset`.
+    fn f32(self, offset: usize, row: usize, cols: usize) -> *mut f32 {
+        // SAFETY: placements keep every value inside the arena.
+        unsafe { self.0.add(offset).cast::<f32>().add(row * cols) }
+    }
+}
+
+/// Rows of one sequence at consecutive places of a step.
+#[derive(Debug, Clone, Copy)]
+struct RowRun {
+    first: usize,
+    n: usize,
+    seq: SeqId,
+}
+
+/// The instance.
+#[derive(Debug)]
+pub(crate) struct CpuInstance {
+    model: Arc<Model>,
+    placements: Vec<Placement>,
+    pool: Pool,
+    elements: Elements,
+    attention: AttentionKernels,
+    /// Products by node, of all plans alike.
+    products: Vec<Vec<Product>>,
+    scratch: Region,
+    scratch_sizes: Scratch,
+    runs: Vec<RowRun>,
+}
+
+impl CpuInstance {
+    pub(crate) fn new(model: Arc<Model>, placements: &[Placement], cache: CacheShape) -> Result<CpuInstance, BackendError> {
+        let graph = &model.graph;
+        let pool = Pool::new(model.n_threads)?;
+        let steps: Vec<StepShape> = placements.iter().map(|p| p.shape).collect();
+        let scratch_sizes = Scratch::new(graph, 0..graph.nodes.len(), &steps, cache.n_ctx);
+        let scratch = Region::new(scratch_sizes.n_bytes(pool.n_threads()), false)?;
+        let products = graph
+            .nodes
+            .iter()
+            .map(|node| match &node.op {
+                Op::MatMul(m) => m
+                    .parts
+                    .iter()
+                    .filter_map(|part| {
+                        let packed = *model.plan.mats.get(&key(part.rows))?;
+                        let kernel = matmul::select(packed.layout, model.isa);
+                        Some(Product { packed, kernel, bias: part.bias.map(|b| (b, part.bias_first)) })
+                    })
+                    .collect(),
+                _ => Vec::new(),
+            })
+            .collect();
+        let max_rows = steps.iter().map(|s| s.max_rows).max().unwrap_or(0);
+        Ok(CpuInstance {
+            elements: element::select(model.isa),
+            attention: attention::select(model.isa),
+            placements: placements.to_vec(),
+            pool,
+            products,
+            scratch,
+            scratch_sizes,
+            runs: Vec::with_capacity(max_rows),
+            model,
+        })
+    }
+
+    /// Runs `row_job` for every row, on all threads where that pays; its answers are joined by "and".
+    fn for_rows(pool: &mut Pool, n_rows: usize, row_job: impl Fn(usize) -> bool + Sync) -> bool {
+        if n_rows < 2 * ELEMENT_ROWS {
+            return (0..n_rows).fold(true, |ok, row| row_job(row) & ok);
+        }
+        let ok = AtomicBool::new(true);
+        pool.run(n_rows.div_ceil(ELEMENT_ROWS), &|task, _| {
+            for row in task * ELEMENT_ROWS..((task + 1) * ELEMENT_ROWS).min(n_rows) {
+                if !row_job(row) {
+                    ok.store(false, Ordering::Relaxed);
+                }
+            }
+        });
+        ok.into_inner()
+    }
+
+    /// One node; false where a value isn't finite.
+    fn node(&mut self, plan: usize, node_idx: usize, io: &mut StepIo<'_>) -> bool {
+        let model = self.model.clone();
+        let graph = &*model.graph;
+        let node = &graph.nodes[node_idx];
+        let placement = &self.placements[plan];
+        let arena = Shared(io.arena.as_mut_ptr());
+        let e = self.elements;
+        let rows_of = |v: usize| {
+            let shape = graph.shape(node.inputs.get(v).copied().unwrap_or(node.outputs[0]));
+            if shape.rows == RowsDim::Step { io.rows.len() } else { io.wanted.len() }
+        };
+        let input = |i: usize| placement.offset(node.inputs[i]);
+        let output = |i: usize| placement.offset(node.outputs[i]);
+        let in_cols = |i: usize| graph.shape(node.inputs[i]).cols;
+        match &node.op {
+            Op::Embed(embed) => {
+                let decl = &graph.weights[embed.weight.0 as usize];
+                let (format, d_model) = (decl.ty.row(), decl.n_in);
+                let row_bytes = d_model / format.block_elems * format.block_bytes;
+                let (table, out, rows) = (model.source.tensor(&decl.tensor), output(0), io.rows);
+                Self::for_rows(&mut self.pool, rows.len(), |row| {
+                    let Input::Token(token) = rows[row].input else { return true };
+                    // SAFETY: each task writes rows of its own.
+                    let x = unsafe { std::slice::from_raw_parts_mut(arena.f32(out, row, d_model), d_model) };
+                    if let Some(decode) = format.decode {
+                        decode(&table[token.0 as usize * row_bytes..][..row_bytes], x);
+                    }
+                    if embed.scale != 1.0 {
+                        // SAFETY: in place over d_model floats.
+                        unsafe { (e.scale)(x.as_ptr(), embed.scale, x.as_mut_ptr(), d_model) };
+                    }
+                    true
+                })
+            }
+            Op::RmsNorm(norm) => {
+                let (n_rows, cols, w) = (rows_of(0), in_cols(0), model.vector(norm.weight));
+                let (x, out) = (input(0), output(0));
+                let residual = norm.residual.then(|| input(1));
+                let act = Act8Layout::new(n_rows, cols);
+                Self::for_rows(&mut self.pool, n_rows, |row| {
+                    let x = arena.f32(x, row, cols);
+                    // SAFETY: the placement gives these rows to the node's values; each task takes rows of its own.
+                    unsafe {
+                        match norm.out {
+                            Elem::F32 => {
+                                let residual = residual.map_or(std::ptr::null(), |r| arena.f32(r, row, cols).cast_const());
+                                (e.rms_norm_row)(x, cols, w, norm.eps, residual, arena.f32(out, row, cols))
+                            }
+                            Elem::Act8 => {
+                                let x = std::slice::from_raw_parts(x, cols);
+                                (e.rms_norm_quantize_row)(x, w, norm.eps, arena.at(out), &act, row)
+                            }
+                        }
+                    }
+                })
+            }
+            Op::Quantize(_) => {
+                let (n_rows, cols, x, out) = (rows_of(0), in_cols(0), input(0), output(0));
+                let act = Act8Layout::new(n_rows, cols);
+                Self::for_rows(&mut self.pool, n_rows, |row| {
+                    // SAFETY: as for the norm.
+                    unsafe {
+                        let x = std::slice::from_raw_parts(arena.f32(x, row, cols), cols);
+                        (e.quantize_row)(x, arena.at(out), &act, row, cols)
+                    }
+                })
+            }
+            Op::MatMul(m) => {
+                self.matmul(m, node, node_idx, plan, rows_of(0), arena);
+                true
+            }
+            Op::RopeTable(table) => {
+                let (n, out, rows) = (table.inv_freq.len(), output(0), io.rows);
+                Self::for_rows(&mut self.pool, rows.len(), |row| {
+                    // SAFETY: each task writes rows of its own.
+                    let t = unsafe { std::slice::from_raw_parts_mut(arena.f32(out, row, 2 * n), 2 * n) };
+                    for i in 0..n {
+                        (t[i], t[n + i]) = table.eval(rows[row].pos[0], i);
+                    }
+                    true
+                })
+            }
+            Op::Rope(rope) => {
+                let (cols, x, table, out) = (in_cols(0), input(0), input(1), output(0));
+                Self::for_rows(&mut self.pool, rows_of(0), |row| {
+                    // SAFETY: each task takes rows of its own; the output is the input's place or another.
+                    unsafe {
+                        let (src, dst) = (arena.f32(x, row, cols), arena.f32(out, row, cols));
+                        if src != dst {
+                            std::ptr::copy_nonoverlapping(src, dst, cols);
+                        }
+                        let t = std::slice::from_raw_parts(arena.f32(table, row, rope.n_rot), rope.n_rot);
+                        (e.rope_row)(std::slice::from_raw_parts_mut(dst, cols), t, rope);
+                    }
+                    true
+                })
+            }
+            Op::KvStore(store) => {
+                let (rows, kv) = (io.rows, io.kv);
+                let layout = kv.layout(store.layer);
+                let (d_k, d_v) = (layout.d_k, layout.d_v);
+                let (k, v) = (input(0), input(1));
+                let rope = store.rope.map(|rope| (rope, input(2)));
+                Self::for_rows(&mut self.pool, rows.len(), |row| {
+                    let pos = rows[row].pos[0] as usize;
+                    let Some(base) = kv.block(store.layer, rows[row].seq, pos / PAGE) else { return true };
+                    // SAFETY: each task takes rows, hence positions, of its own; the keys die here and may be turned in place.
+                    unsafe {
+                        let k = std::slice::from_raw_parts_mut(arena.f32(k, row, layout.n_head_kv * d_k), layout.n_head_kv * d_k);
+                        let v = std::slice::from_raw_parts(arena.f32(v, row, layout.n_head_kv * d_v), layout.n_head_kv * d_v);
+                        if let Some((rope, table)) = &rope {
+                            let t = std::slice::from_raw_parts(arena.f32(*table, row, rope.n_rot), rope.n_rot);
+                            (e.rope_row)(k, t, rope);
+                        }
+                        for head in 0..layout.n_head_kv {
+                            layout.store(base, head, pos % PAGE, &k[head * d_k..][..d_k], &v[head * d_v..][..d_v]);
+                        }
+                    }
+                    true
+                })
+            }
+            Op::Attention(a) => {
+                self.attention(a, input(0), output(0), io, arena);
+                true
+            }
+            Op::Glu(glu) => {
+                let (cols, gate, up, out) = (in_cols(0), input(0), input(1), output(0));
+                Self::for_rows(&mut self.pool, rows_of(0), |row| {
+                    // SAFETY: each task takes rows of its own; the output is the gate's place or another.
+                    unsafe { (e.glu)(glu.act, arena.f32(gate, row, cols), arena.f32(up, row, cols), arena.f32(out, row, cols), cols) };
+                    true
+                })
+            }
+            Op::Add(add) => {
+                let (cols, a, b, out) = (in_cols(0), input(0), input(1), output(0));
+                Self::for_rows(&mut self.pool, rows_of(0), |row| {
+                    // SAFETY: as for the gate.
+                    unsafe { (e.add)(arena.f32(a, row, cols), arena.f32(b, row, cols), add.scale, arena.f32(out, row, cols), cols) };
+                    true
+                })
+            }
+            Op::Scale(scale) => {
+                let (cols, x, out) = (in_cols(0), input(0), output(0));
+                Self::for_rows(&mut self.pool, rows_of(0), |row| {
+                    // SAFETY: as for the gate.
+                    unsafe { (e.scale)(arena.f32(x, row, cols), scale.factor, arena.f32(out, row, cols), cols) };
+                    true
+                })
+            }
+            Op::SoftCap(cap) => {
+                let (cols, x, out) = (in_cols(0), input(0), output(0));
+                Self::for_rows(&mut self.pool, rows_of(0), |row| {
+                    // SAFETY: as for the gate.
+                    unsafe { (e.soft_cap)(arena.f32(x, row, cols), cap.cap, arena.f32(out, row, cols), cols) };
+                    true
+                })
+            }
+            Op::Select(_) => {
+                let (cols, x, out) = (in_cols(0), input(0), output(0));
+                for (i, &row) in io.wanted.iter().enumerate() {
+                    // SAFETY: wanted rows are rows of the step; the output has a place of its own.
+                    unsafe { std::ptr::copy_nonoverlapping(arena.f32(x, row as usize, cols), arena.f32(out, i, cols), cols) };
+                }
+                true
+            }
+            // `supports` refuses what is not listed here.
+            _ => true,
+        }
+    }
+
+    /// All tiles of all parts, shared out by tile.
+    fn matmul(&mut self, m: &MatMul, node: &Node, node_idx: usize, plan: usize, n_rows: usize, arena: Shared) {
+        let model = self.model.clone();
+        let graph = &*model.graph;
+        let placement = &self.placements[plan];
+        let products = &self.products[node_idx];
+        let k = graph.shape(node.inputs[0]).cols;
+        let x = placement.offset(node.inputs[0]);
+        let act = Act8Layout::new(n_rows, k);
+        let e = self.elements;
+        let scratch = Shared(self.scratch.as_ptr());
+        let per_thread = self.scratch_sizes.per_thread;
+        // SAFETY: `x` is the placed input of n_rows rows, in the layout that the graph says; rows + PRODUCT_ROWS stay inside.
+        let args = |w: *const u8, row: usize, n: usize, out: *mut f32| unsafe {
+            let base = arena.at(x);
+            TileArgs {
+                w,
+                k,
+                n_rows: n,
+                q: base.cast::<i8>().add(row * k),
+                scale: base.add(act.scale).cast::<f32>().add(row * (k / 32)),
+                sum: base.add(act.sum).cast::<i32>().add(row * (k / 16)),
+                x: base.cast::<f32>().add(row * k),
+                out,
+            }
+        };
+        let run = |product: &Product, tile: usize, row: usize, n: usize, out: *mut f32| {
+            // SAFETY: tile < n_tiles; the packed matrix lies inside the pack.
+            let w = unsafe { model.pack.as_ptr().add(product.packed.offset + tile * product.packed.tile_bytes()) };
+            // SAFETY: the operands are those that `TileArgs` asks for; `isa` was available when the model was loaded.
+            unsafe { (product.kernel.run)(&args(w, row, n, out), product.packed.layout) };
+            if let Some((bias, first)) = product.bias {
+                let width = TILE.min(product.packed.n_out - tile * TILE);
+                let bias = &model.vector(bias)[first + tile * TILE..][..width];
+                for r in 0..n {
+                    // SAFETY: `out` holds n rows of 16.
+                    unsafe { (e.add)(out.add(r * TILE), bias.as_ptr(), 1.0, out.add(r * TILE), width) };
+                }
+            }
+        };
+        let n_tiles = |p: &Product| p.packed.n_tiles();
+        let glu = if let Epilogue::Glu(act) = m.epilogue { Some(act) } else { None };
+        let total: usize = if glu.is_some() { n_tiles(&products[0]) } else { products.iter().map(n_tiles).sum() };
+        self.pool.run(total, &|task, thread| {
+            // SAFETY: each thread has scratch of its own, large enough for two results of PRODUCT_ROWS.
+            let (out, second) = unsafe {
+                let out = scratch.at(thread * per_thread).cast::<f32>();
+                (out, out.add(PRODUCT_ROWS * TILE))
+            };
+            let (mut part, mut tile) = (0, task);
+            while glu.is_none() && tile >= n_tiles(&products[part]) {
+                tile -= n_tiles(&products[part]);
+                part += 1;
+            }
+            let n_out = products[part].packed.n_out;
+            let width = TILE.min(n_out - tile * TILE);
+            for row in (0..n_rows).step_by(PRODUCT_ROWS) {
+                let n = PRODUCT_ROWS.min(n_rows - row);
+                run(&products[part], tile, row, n, out);
+                if let Some(act) = glu {
+                    run(&products[1], tile, row, n, second);
+                    // SAFETY: both hold n rows of 16.
+                    unsafe { (e.glu)(act, out, second, out, n * TILE) };
+                }
+                for r in 0..n {
+                    let dst = |v: usize| arena.f32(placement.offset(node.outputs[v]), row + r, n_out);
+                    // SAFETY: this task alone writes columns tile * 16 .. + width of these rows; the residual is the output's
+                    // own place or another that nobody writes now.
+                    unsafe {
+                        let src = out.add(r * TILE);
+                        match m.epilogue {
+                            Epilogue::Residual { scale } => {
+                                let residual = arena.f32(placement.offset(node.inputs[1]), row + r, n_out).add(tile * TILE);
+                                (e.add)(residual, src, scale, dst(0).add(tile * TILE), width);
+                            }
+                            Epilogue::None => std::ptr::copy_nonoverlapping(src, dst(part).add(tile * TILE), width),
+                            Epilogue::Glu(_) => std::ptr::copy_nonoverlapping(src, dst(0).add(tile * TILE), width),
+                        }
+                    }
+                }
+            }
+        });
+    }
+
+    /// Attention of all rows: by runs of rows and key heads; by blocks too where rows are few.
+    fn attention(&mut self, a: &Attention, q: usize, out: usize, io: &StepIo<'_>, arena: Shared) {
+        let (rows, kv) = (io.rows, io.kv);
+        let layout = kv.layout(a.layer);
+        let (d_k, d_v) = (layout.d_k, layout.d_v);
+        let group = a.n_head / layout.n_head_kv;
+        let state_len = align_up((d_v + 2) * 4) / 4;
+        let kernels = self.attention;
+        let scratch = Shared(self.scratch.as_ptr());
+        let per_thread = self.scratch_sizes.per_thread;
+        let pos = |row: usize| rows[row].pos[0] as usize;
+        let query = |row: usize, head: usize, block: usize, result: *mut f32| -> Option<Query> {
+            let (first, last) = (a.mask.first(pos(row)).max(block * PAGE), pos(row).min(block * PAGE + PAGE - 1));
+            (first <= last).then(|| Query {
+                // SAFETY: the head lies inside the row.
+                q: unsafe { arena.f32(q, row, a.n_head * d_k).add(head * d_k) },
+                lo: first - block * PAGE,
+                hi: last + 1 - block * PAGE,
+                out: result,
+            })
+        };
+        let block_args =
+            |head_kv: usize, page: *mut u8| BlockArgs { page, layout, head: head_kv, scale: a.scale, soft_cap: a.soft_cap.unwrap_or(0.0) };
+        let blocks = |row: usize| a.mask.first(pos(row)) / PAGE..pos(row) / PAGE + 1;
+        let finish = |row: usize, head: usize, state: *const f32| {
+            // SAFETY: the state is finished; the head's columns of the row are this task's own.
+            unsafe { (kernels.finish)(state, d_v, arena.f32(out, row, a.n_head * d_v).add(head * d_v)) };
+        };
+        if rows.len() <= SPLIT_ROWS {
+            // SAFETY: the blocks' scratch follows the threads'.
+            let results = Shared(unsafe { scratch.at(per_thread * self.pool.n_threads()) });
+            let n_blocks = rows.iter().enumerate().map(|(row, _)| blocks(row).len()).max().unwrap_or(0);
+            let chunks = n_blocks.div_ceil(SPLIT_BLOCKS);
+            let result = |row: usize, head: usize, i: usize| {
+                let idx = (row * a.n_head + head) * n_blocks + i;
+                // SAFETY: sized for SPLIT_ROWS rows, all heads and all blocks of the context.
+                unsafe { results.at(idx * state_len * 4).cast::<f32>() }
+            };
+            self.pool.run(rows.len() * layout.n_head_kv * chunks, &|task, _| {
+                let (row, head_kv, chunk) = (task / chunks / layout.n_head_kv, task / chunks % layout.n_head_kv, task % chunks);
+                let range = blocks(row);
+                for i in chunk * SPLIT_BLOCKS..((chunk + 1) * SPLIT_BLOCKS).min(range.len()) {
+                    let block = range.start + i;
+                    let Some(page) = kv.block(a.layer, rows[row].seq, block) else { continue };
+                    let mut head = head_kv * group;
+                    while head < (head_kv + 1) * group {
+                        let n = MAX_QUERIES.min((head_kv + 1) * group - head);
+                        let queries: [Option<Query>; MAX_QUERIES] =
+                            std::array::from_fn(|j| (j < n).then(|| query(row, head + j, block, result(row, head + j, i))).flatten());
+                        run_block(&kernels, &block_args(head_kv, page), &queries);
+                        head += n;
+                    }
+                }
+            });
+            for row in 0..rows.len() {
+                for head in 0..a.n_head {
+                    for i in 1..blocks(row).len() {
+                        // SAFETY: two results of d_v + 2 floats.
+                        unsafe { (kernels.merge)(result(row, head, 0), result(row, head, i), d_v) };
+                    }
+                    finish(row, head, result(row, head, 0));
+                }
+            }
+            return;
+        }
+        self.runs.clear();
+        for (i, row) in rows.iter().enumerate() {
+            match self.runs.last_mut() {
+                Some(run) if run.seq == row.seq && run.n < ATTENTION_ROWS => run.n += 1,
+                _ => self.runs.push(RowRun { first: i, n: 1, seq: row.seq }),
+            }
+        }
+        let runs = &self.runs;
+        // Later rows see more: they go first, so that no thread is left with a long task at the end.
+        self.pool.run(runs.len() * layout.n_head_kv, &|task, thread| {
+            let run = runs[runs.len() - 1 - task / layout.n_head_kv];
+            let head_kv = task % layout.n_head_kv;
+            let n_pairs = run.n * group;
+            let pair = |i: usize| (run.first + i / group, head_kv * group + i % group);
+            // SAFETY: each thread has scratch of its own: a state per pair and a result per query of a pass.
+            let mine = unsafe { scratch.at(thread * per_thread).cast::<f32>() };
+            // SAFETY: likewise.
+            let state = |i: usize| unsafe { mine.add(i * state_len) };
+            let first = (run.first..run.first + run.n).map(|row| blocks(row).start).min().unwrap_or(0);
+            let last = (run.first..run.first + run.n).map(|row| blocks(row).end).max().unwrap_or(0);
+            for block in first..last {
+                let Some(page) = kv.block(a.layer, run.seq, block) else { continue };
+                let mut i = 0;
+                while i < n_pairs {
+                    let n = MAX_QUERIES.min(n_pairs - i);
+                    let fresh = |row: usize| blocks(row).start == block;
+                    let queries: [Option<Query>; MAX_QUERIES] = std::array::from_fn(|j| {
+                        if j >= n {
+                            return None;
+                        }
+                        let (row, head) = pair(i + j);
+                        query(row, head, block, if fresh(row) { state(i + j) } else { state(ATTENTION_ROWS * group + j) })
+                    });
+                    run_block(&kernels, &block_args(head_kv, page), &queries);
+                    for (j, query) in queries.iter().enumerate() {
+                        if query.is_some() && !fresh(pair(i + j).0) {
+                            // SAFETY: two results of d_v + 2 floats.
+                            unsafe { (kernels.merge)(state(i + j), state(ATTENTION_ROWS * group + j), d_v) };
+                        }
+                    }
+                    i += n;
+                }
+            }
+            for i in 0..n_pairs {
+                let (row, head) = pair(i);
+                finish(row, head, state(i));
+            }
+        });
+    }
+
+    /// Shows the float outputs of a node to the tap.
+    fn show(&self, plan: usize, node: &Node, io: &mut StepIo<'_>) {
+        let graph = &*self.model.graph;
+        let Some(tap) = &mut io.tap else { return };
+        for &v in &node.outputs {
+            let shape = graph.shape(v);
+            if shape.elem == Elem::F32 {
+                let n_rows = if shape.rows == RowsDim::Step { io.rows.len() } else { io.wanted.len() };
+                tap(v, selvedge_core::backend::f32_value(graph, &self.placements[plan], io.arena, v, n_rows));
+            }
+        }
+    }
+}
+
+fn run_block(kernels: &AttentionKernels, args: &BlockArgs, queries: &[Option<Query>; MAX_QUERIES]) {
+    let Some(any) = queries.iter().flatten().next() else { return };
+    let mut some = [*any; MAX_QUERIES];
+    let mut n = 0;
+    for query in queries.iter().flatten() {
+        some[n] = *query;
+        n += 1;
+    }
+    // SAFETY: queries point at the step's values, `args` at a page of the layer, and `isa` was available at load.
+    unsafe { (kernels.block)(args, &some[..n]) };
+}
+
+impl Instance for CpuInstance {
+    fn run(&mut self, plan: usize, nodes: Range<usize>, io: &mut StepIo<'_>) -> Result<(), BackendError> {
+        let _env = FloatEnv::default_here();
+        debug_assert!(io.arena.len() >= self.placements[plan].n_bytes);
+        let model = self.model.clone();
+        for i in nodes {
+            if io.cancel.is_cancelled() {
+                return Err(BackendError::Cancelled);
+            }
+            let node = &model.graph.nodes[i];
+            if !self.node(plan, i, io) {
+                return Err(BackendError::NonFinite { node: model.graph.node_name(node), layer: node.layer });
+            }
+            if io.tap.is_some() {
+                self.show(plan, node, io);
+            }
+        }
+        Ok(())
+    }
+}

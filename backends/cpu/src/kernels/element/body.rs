@@ -1,0 +1,184 @@
+//! The bodies. All are inlined into a function of the wanted instruction set.
+
+use selvedge_core::math;
+use selvedge_core::ops::{ACT_GROUP, Act, Act8Layout, Add, RmsNorm, Rope, SoftCap};
+
+/// 1.5 * 2^23: adding it leaves the nearest integer, ties to even, in the low bits of the sum.
+const ROUND: f32 = 12_582_912.0;
+
+/// Quantises one group and writes its scale and sums; false where a value isn't finite.
+#[inline(always)]
+unsafe fn quantize_group(x: &[f32; ACT_GROUP], q: *mut i8, scale: *mut f32, sum: *mut i32) -> bool {
+    // Magnitudes of floats are ordered as integers, NaN and infinity above all: no order of comparison can lose one.
+    let mut amax = 0_u32;
+    for x in x {
+        amax = amax.max(x.to_bits() & 0x7fff_ffff);
+    }
+    if amax >= 0x7f80_0000 {
+        return false;
+    }
+    let s = f32::from_bits(amax) / 127.0;
+    let inverse = 1.0 / s;
+    let inverse = if inverse.is_finite() { inverse } else { 0.0 };
+    let mut codes = [0_i32; ACT_GROUP];
+    for (code, x) in codes.iter_mut().zip(x) {
+        let rounded = (x * inverse + ROUND).to_bits() as i32 - ROUND.to_bits() as i32;
+        *code = rounded.clamp(-127, 127);
+    }
+    let mut sums = [0_i32; 2];
+    for (i, sum) in sums.iter_mut().enumerate() {
+        for code in &codes[i * 16..][..16] {
+            *sum += code;
+        }
+    }
+    // SAFETY: the caller gives room for 32 codes, one scale and two sums.
+    unsafe {
+        for (i, &code) in codes.iter().enumerate() {
+            q.add(i).write(code as i8);
+        }
+        scale.write(s);
+        sum.write(sums[0]);
+        sum.add(1).write(sums[1]);
+    }
+    true
+}
+
+/// # Safety
+/// `base` has the layout's size for a value of `k` columns; no other thread touches the row.
+#[inline(always)]
+pub(super) unsafe fn quantize_row(x: &[f32], base: *mut u8, layout: &Act8Layout, row: usize, k: usize) -> bool {
+    let mut finite = true;
+    let (chunks, _) = x[..k].as_chunks::<ACT_GROUP>();
+    for (g, x) in chunks.iter().enumerate() {
+        // SAFETY: row and group lie inside the layout, whose parts are aligned to a cache line.
+        finite &= unsafe {
+            quantize_group(
+                x,
+                base.add(layout.q + row * k + g * ACT_GROUP).cast(),
+                base.add(layout.scale).cast::<f32>().add(row * (k / ACT_GROUP) + g),
+                base.add(layout.sum).cast::<i32>().add(row * (k / 16) + 2 * g),
+            )
+        };
+    }
+    finite
+}
+
+/// # Safety
+/// `x`, `out` and a residual that isn't null hold `n` floats; `out` may be `x` or the residual itself.
+#[inline(always)]
+pub(super) unsafe fn rms_norm_row(x: *const f32, n: usize, w: &[f32], eps: f32, residual: *const f32, out: *mut f32) -> bool {
+    let group = w.len();
+    let mut finite = true;
+    for start in (0..n).step_by(group) {
+        // SAFETY: the group lies inside the row; the slice is dropped before `out`, which may be the same memory, is written.
+        let sum_sq = math::sum_sq16(unsafe { std::slice::from_raw_parts(x.add(start), group) });
+        finite &= sum_sq.is_finite();
+        let factor = RmsNorm::factor(sum_sq, group, eps);
+        for (i, &w) in w.iter().enumerate() {
+            // SAFETY: start + i < n.
+            unsafe {
+                let y = *x.add(start + i) * factor * w;
+                *out.add(start + i) = if residual.is_null() { y } else { y + *residual.add(start + i) };
+            }
+        }
+    }
+    finite
+}
+
+/// # Safety
+/// As for `quantize_row`.
+#[inline(always)]
+pub(super) unsafe fn rms_norm_quantize_row(x: &[f32], w: &[f32], eps: f32, base: *mut u8, layout: &Act8Layout, row: usize) -> bool {
+    let k = x.len();
+    let sum_sq = math::sum_sq16(x);
+    let factor = RmsNorm::factor(sum_sq, k, eps);
+    let mut finite = sum_sq.is_finite();
+    let (xs, _) = x.as_chunks::<ACT_GROUP>();
+    let (ws, _) = w.as_chunks::<ACT_GROUP>();
+    for (g, (x, w)) in xs.iter().zip(ws).enumerate() {
+        let mut y = [0.0; ACT_GROUP];
+        for ((y, x), w) in y.iter_mut().zip(x).zip(w) {
+            *y = x * factor * w;
+        }
+        // SAFETY: as in `quantize_row`.
+        finite &= unsafe {
+            quantize_group(
+                &y,
+                base.add(layout.q + row * k + g * ACT_GROUP).cast(),
+                base.add(layout.scale).cast::<f32>().add(row * (k / ACT_GROUP) + g),
+                base.add(layout.sum).cast::<i32>().add(row * (k / 16) + 2 * g),
+            )
+        };
+    }
+    finite
+}
+
+/// Applies `f` to `n` elements of two inputs, eight at a time so that `out` may be one of them and the loop still
+/// compiles to vectors.
+///
+/// # Safety
+/// All hold `n` floats; `out` may be equal to an input.
+#[inline(always)]
+unsafe fn zip(a: *const f32, b: *const f32, out: *mut f32, n: usize, f: impl Fn(f32, f32) -> f32) {
+    let mut i = 0;
+    while i + 8 <= n {
+        let mut y = [0.0; 8];
+        // SAFETY: i + 8 <= n.
+        unsafe {
+            let (a, b) = (a.add(i).cast::<[f32; 8]>().read(), b.add(i).cast::<[f32; 8]>().read());
+            for j in 0..8 {
+                y[j] = f(a[j], b[j]);
+            }
+            out.add(i).cast::<[f32; 8]>().write(y);
+        }
+        i += 8;
+    }
+    while i < n {
+        // SAFETY: i < n.
+        unsafe { *out.add(i) = f(*a.add(i), *b.add(i)) };
+        i += 1;
+    }
+}
+
+/// # Safety
+/// As for `zip`.
+#[inline(always)]
+pub(super) unsafe fn glu(act: Act, gate: *const f32, up: *const f32, out: *mut f32, n: usize) {
+    // SAFETY: the caller's promise.
+    match act {
+        Act::Silu => unsafe { zip(gate, up, out, n, |g, u| math::silu(g) * u) },
+        // SAFETY: likewise.
+        Act::GeluTanh => unsafe { zip(gate, up, out, n, |g, u| math::gelu_tanh(g) * u) },
+    }
+}
+
+/// # Safety
+/// As for `zip`.
+#[inline(always)]
+pub(super) unsafe fn add(a: *const f32, b: *const f32, scale: f32, out: *mut f32, n: usize) {
+    // SAFETY: the caller's promise.
+    unsafe { zip(a, b, out, n, |a, b| Add::eval(a, b, scale)) }
+}
+
+/// # Safety
+/// As for `zip`.
+#[inline(always)]
+pub(super) unsafe fn scale(x: *const f32, factor: f32, out: *mut f32, n: usize) {
+    // SAFETY: the caller's promise.
+    unsafe { zip(x, x, out, n, |x, _| x * factor) }
+}
+
+/// # Safety
+/// As for `zip`.
+#[inline(always)]
+pub(super) unsafe fn soft_cap(x: *const f32, cap: f32, out: *mut f32, n: usize) {
+    // SAFETY: the caller's promise.
+    unsafe { zip(x, x, out, n, |x, _| SoftCap::eval(x, cap)) }
+}
+
+/// # Safety
+/// None beyond the slices'.
+#[inline(always)]
+pub(super) unsafe fn rope_row(x: &mut [f32], table: &[f32], rope: &Rope) {
+    rope.eval_row(x, table);
+}

@@ -1,0 +1,248 @@
+//! A pool of threads that run one job at a time, split into tasks that are claimed in order.
+//!
+//! ```text
+//!   run(): publish the job, epoch += 1, wake sleepers ──▶ workers and the caller claim tasks ──▶ the last one to leave
+//!   lets the caller go
+//!   worker: spin a while for a new epoch, then yield a while, then sleep
+//! ```
+//! The caller works too, so a pool of one thread starts none. Results never depend on who claims what: each task writes
+//! places of its own, and what it computes depends on its index alone.
+
+use selvedge_core::backend::BackendError;
+use selvedge_core::os::FloatEnv;
+use std::cell::UnsafeCell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::thread::JoinHandle;
+
+/// Rounds of spinning before a waiting thread yields; about 20 microseconds, several times the gap between two nodes.
+const SPINS: u32 = 4_000;
+/// Yields before an idle worker sleeps: some hundred microseconds where nothing else runs, so an idle session costs nothing.
+const YIELDS: u32 = 200;
+
+/// The most threads that a pool may have.
+pub const MAX_THREADS: usize = 256;
+
+type Job<'a> = dyn Fn(usize, usize) + Sync + 'a;
+
+/// What the threads share.
+struct Shared {
+    /// The job of the current epoch; written by the caller while no worker runs, read by workers after they saw the epoch.
+    job: UnsafeCell<Option<*const Job<'static>>>,
+    n_tasks: AtomicUsize,
+    next: AtomicUsize,
+    /// Workers that have not yet finished the epoch.
+    running: AtomicUsize,
+    epoch: AtomicU32,
+    stop: AtomicBool,
+    panicked: AtomicBool,
+    sleeping: Vec<AtomicBool>,
+}
+
+// SAFETY: `job` is written only in `run` (which takes `&mut self`) before the epoch is raised with release order, and
+// read by workers after they loaded that epoch with acquire order; `run` returns only when no worker runs it any more.
+unsafe impl Sync for Shared {}
+// SAFETY: the raw pointer inside is used under the rule above, from whichever thread.
+unsafe impl Send for Shared {}
+
+/// The pool.
+pub(crate) struct Pool {
+    shared: Arc<Shared>,
+    workers: Vec<JoinHandle<()>>,
+}
+
+impl std::fmt::Debug for Pool {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pool").field("n_threads", &self.n_threads()).finish()
+    }
+}
+
+impl Pool {
+    /// A pool of `n_threads`, the caller included.
+    pub(crate) fn new(n_threads: usize) -> Result<Pool, BackendError> {
+        let n_workers = n_threads.clamp(1, MAX_THREADS) - 1;
+        let shared = Arc::new(Shared {
+            job: UnsafeCell::new(None),
+            n_tasks: AtomicUsize::new(0),
+            next: AtomicUsize::new(0),
+            running: AtomicUsize::new(0),
+            epoch: AtomicU32::new(0),
+            stop: AtomicBool::new(false),
+            panicked: AtomicBool::new(false),
+            sleeping: (0..n_workers).map(|_| AtomicBool::new(false)).collect(),
+        });
+        let mut pool = Pool { shared, workers: Vec::with_capacity(n_workers) };
+        for index in 0..n_workers {
+            let shared = pool.shared.clone();
+            // Kernels keep their scratch elsewhere: half a megabyte of stack is plenty.
+            let spawned = std::thread::Builder::new()
+                .name(format!("selvedge-{}", index + 1))
+                .stack_size(512 << 10)
+                .spawn(move || work(&shared, index));
+            match spawned {
+                Ok(handle) => pool.workers.push(handle),
+                Err(_) => return Err(BackendError::Thread { index: index + 1, wanted: n_threads }),
+            }
+        }
+        Ok(pool)
+    }
+
+    /// Threads, the caller included.
+    pub(crate) fn n_threads(&self) -> usize {
+        self.workers.len() + 1
+    }
+
+    /// Runs `job(task, thread)` for every task below `n_tasks` and returns when all are done. `thread < n_threads()`, and
+    /// no two tasks run at once with the same thread number.
+    pub(crate) fn run(&mut self, n_tasks: usize, job: &Job<'_>) {
+        if self.workers.is_empty() || n_tasks <= 1 {
+            (0..n_tasks).for_each(|task| job(task, 0));
+            return;
+        }
+        let shared = &*self.shared;
+        // SAFETY: the lifetime is erased only while this call lasts: it returns after `running` fell to zero, when no
+        // worker holds the pointer, and no worker runs now, as the last call returned.
+        unsafe { *shared.job.get() = Some(std::mem::transmute::<*const Job<'_>, *const Job<'static>>(std::ptr::from_ref(job))) };
+        shared.n_tasks.store(n_tasks, Ordering::Relaxed);
+        shared.next.store(0, Ordering::Relaxed);
+        shared.running.store(self.workers.len(), Ordering::Relaxed);
+        // Sequential consistency here and in `work`: either the worker sees the epoch or we see it asleep.
+        shared.epoch.fetch_add(1, Ordering::SeqCst);
+        for (flag, worker) in shared.sleeping.iter().zip(&self.workers) {
+            if flag.load(Ordering::SeqCst) {
+                worker.thread().unpark();
+            }
+        }
+        {
+            let _wait = WaitForWorkers(shared);
+            claim(shared, n_tasks, job, 0);
+        }
+        if shared.panicked.swap(false, Ordering::Relaxed) {
+            // A kernel's fault, told by the panic hook already; whoever embeds us catches it at its own edge.
+            std::panic::resume_unwind(Box::new("a worker thread panicked"));
+        }
+    }
+}
+
+/// Waits, also while a panic of the caller's own task unwinds: the job must outlive its use.
+struct WaitForWorkers<'a>(&'a Shared);
+
+impl Drop for WaitForWorkers<'_> {
+    fn drop(&mut self) {
+        let mut waited = 0;
+        while self.0.running.load(Ordering::Acquire) != 0 {
+            pause(&mut waited);
+        }
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::SeqCst);
+        for worker in self.workers.drain(..) {
+            worker.thread().unpark();
+            // A worker catches what its jobs throw, so there is nothing to hand on.
+            let _ = worker.join();
+        }
+    }
+}
+
+fn claim(shared: &Shared, n_tasks: usize, job: &Job<'_>, thread: usize) {
+    loop {
+        let task = shared.next.fetch_add(1, Ordering::Relaxed);
+        if task >= n_tasks {
+            return;
+        }
+        job(task, thread);
+    }
+}
+
+/// Spins at first, then lets others run: with more threads than cores a spinner would keep the one it waits for away.
+fn pause(waited: &mut u32) {
+    *waited += 1;
+    if *waited < SPINS {
+        std::hint::spin_loop();
+    } else {
+        std::thread::yield_now();
+    }
+}
+
+fn work(shared: &Shared, index: usize) {
+    let _env = FloatEnv::default_here();
+    let mut seen = 0;
+    loop {
+        let mut waited = 0;
+        while shared.epoch.load(Ordering::Acquire) == seen {
+            if shared.stop.load(Ordering::Relaxed) {
+                return;
+            }
+            pause(&mut waited);
+            if waited > SPINS + YIELDS {
+                shared.sleeping[index].store(true, Ordering::SeqCst);
+                while shared.epoch.load(Ordering::SeqCst) == seen && !shared.stop.load(Ordering::SeqCst) {
+                    std::thread::park();
+                }
+                shared.sleeping[index].store(false, Ordering::SeqCst);
+            }
+        }
+        seen = seen.wrapping_add(1);
+        // SAFETY: the epoch was raised after the job was written, and the caller waits for `running` before it goes.
+        if let Some(job) = unsafe { *shared.job.get() } {
+            // SAFETY: as above: the closure lives until `running` is zero.
+            let job = unsafe { &*job };
+            let n_tasks = shared.n_tasks.load(Ordering::Relaxed);
+            let run = std::panic::AssertUnwindSafe(|| claim(shared, n_tasks, job, index + 1));
+            if std::panic::catch_unwind(run).is_err() {
+                shared.panicked.store(true, Ordering::Relaxed);
+            }
+        }
+        shared.running.fetch_sub(1, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_task_runs_once() {
+        for n_threads in [1, 2, 3, 8] {
+            let mut pool = Pool::new(n_threads).unwrap();
+            for n_tasks in [0, 1, 2, 7, 1000] {
+                for _ in 0..20 {
+                    let counts: Vec<AtomicUsize> = (0..n_tasks).map(|_| AtomicUsize::new(0)).collect();
+                    pool.run(n_tasks, &|task, thread| {
+                        assert!(thread < n_threads);
+                        counts[task].fetch_add(1, Ordering::Relaxed);
+                    });
+                    assert!(counts.iter().all(|c| c.load(Ordering::Relaxed) == 1));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_panic_in_a_task_reaches_the_caller_and_the_pool_lives() {
+        let mut pool = Pool::new(3).unwrap();
+        for bad in [0, 50, 99] {
+            let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                pool.run(100, &|task, _| assert!(task != bad, "task {bad} fails on purpose"));
+            }));
+            assert!(caught.is_err());
+            pool.run(10, &|_, _| {});
+        }
+    }
+
+    #[test]
+    fn sleepers_wake() {
+        let mut pool = Pool::new(2).unwrap();
+        for _ in 0..5 {
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            let n = AtomicUsize::new(0);
+            pool.run(64, &|_, _| {
+                n.fetch_add(1, Ordering::Relaxed);
+            });
+            assert_eq!(n.load(Ordering::Relaxed), 64);
+        }
+    }
+}

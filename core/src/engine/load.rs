@@ -1,0 +1,175 @@
+//! A model in memory: immutable, shared by all engines on it.
+
+use crate::backend::{Backend, BackendError, LoadControl, Loaded};
+use crate::cancel::CancelToken;
+use crate::graph::VerifiedGraph;
+use crate::model::{Access, ModelFile};
+use crate::plan::{Plan, PlanError, PlanOptions, Planned, plan};
+use crate::template::{self, ChatTemplate};
+use crate::tokenizer::{TokenType, Tokenizer};
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+
+/// How a model is opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct LoadOptions {
+    /// What it is planned for.
+    pub plan: PlanOptions,
+    /// Whether every number of the file is checked.
+    pub validate: bool,
+}
+
+/// Where a load stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LoadStage {
+    /// The vocabulary is being read.
+    Tokenizer,
+    /// Weights are being brought into the backend's form.
+    Weights,
+    /// Done.
+    Ready,
+}
+
+/// Why a model couldn't be opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LoadError {
+    /// No plan.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// The backend failed while loading.
+    #[error(transparent)]
+    Backend(#[from] BackendError),
+    /// The tokenizer.
+    #[error(transparent)]
+    Tokenizer(#[from] crate::tokenizer::Error),
+    /// The file.
+    #[error(transparent)]
+    Model(#[from] crate::model::ModelError),
+}
+
+impl LoadError {
+    /// Whether the caller asked for it.
+    pub fn is_cancelled(&self) -> bool {
+        matches!(self, LoadError::Backend(BackendError::Cancelled))
+    }
+}
+
+/// The model.
+#[derive(Debug)]
+pub struct LoadedModel {
+    planned: Planned,
+    parts: Vec<(Range<usize>, Arc<dyn Loaded>)>,
+    tokenizer: Arc<Tokenizer>,
+    template: Option<TemplateSource>,
+}
+
+/// The file's template and what it is rendered with.
+#[derive(Debug)]
+struct TemplateSource {
+    plain: Result<ChatTemplate, template::Error>,
+    tool_use: Option<Result<ChatTemplate, template::Error>>,
+}
+
+impl LoadedModel {
+    /// Opens, plans and loads. `progress`: stage, bytes done, bytes in all.
+    pub fn open(
+        path: &Path,
+        options: &LoadOptions,
+        backends: Vec<Arc<dyn Backend>>,
+        cancel: &CancelToken,
+        progress: &mut dyn FnMut(LoadStage, u64, u64),
+    ) -> Result<LoadedModel, LoadError> {
+        let file = Arc::new(ModelFile::open(path)?);
+        let planned = plan(file, &options.plan, backends)?;
+        planned.check_budget()?;
+        LoadedModel::load(planned, options.validate, cancel, progress)
+    }
+
+    /// Loads what was planned.
+    pub fn load(
+        planned: Planned,
+        validate: bool,
+        cancel: &CancelToken,
+        progress: &mut dyn FnMut(LoadStage, u64, u64),
+    ) -> Result<LoadedModel, LoadError> {
+        if cancel.is_cancelled() {
+            return Err(BackendError::Cancelled.into());
+        }
+        progress(LoadStage::Tokenizer, 0, 1);
+        let (tokenizer, template) = {
+            let gguf = planned.file.gguf()?;
+            let tokenizer = Tokenizer::from_metadata(&gguf.metadata)?;
+            let template = template_source(&gguf.metadata, &tokenizer);
+            (Arc::new(tokenizer), template)
+        };
+        planned.file.advise(Access::Sequential);
+        let mut parts = Vec::with_capacity(planned.plan.segments.len());
+        for segment in &planned.plan.segments {
+            let mut control = LoadControl { progress: &mut |done, total| progress(LoadStage::Weights, done, total), cancel, validate };
+            let source: Arc<dyn crate::backend::TensorSource> = planned.file.clone();
+            let loaded =
+                planned.backends[segment.backend_idx].load(planned.graph.clone(), segment.nodes.clone(), source, &mut control)?;
+            parts.push((segment.nodes.clone(), loaded));
+        }
+        progress(LoadStage::Ready, 1, 1);
+        Ok(LoadedModel { planned, parts, tokenizer, template })
+    }
+
+    /// The options, the context settled.
+    pub fn options(&self) -> &PlanOptions {
+        &self.planned.options
+    }
+
+    /// The plan that was kept.
+    pub fn plan(&self) -> &Plan {
+        &self.planned.plan
+    }
+
+    /// The graph.
+    pub fn graph(&self) -> &Arc<VerifiedGraph> {
+        &self.planned.graph
+    }
+
+    /// Context planned for.
+    pub fn n_ctx(&self) -> usize {
+        self.planned.plan.n_ctx
+    }
+
+    /// Tokens in the vocabulary, rows of the logits.
+    pub fn n_vocab(&self) -> usize {
+        self.planned.arch.config.n_vocab
+    }
+
+    /// Name of the architecture.
+    pub fn architecture(&self) -> &str {
+        self.planned.arch.spec.gguf_name
+    }
+
+    /// Context that the model was trained for.
+    pub fn n_ctx_train(&self) -> usize {
+        self.planned.arch.config.n_ctx_train
+    }
+
+    /// The file.
+    pub fn file(&self) -> &Arc<ModelFile> {
+        &self.planned.file
+    }
+
+    /// The tokenizer.
+    pub fn tokenizer(&self) -> &Arc<Tokenizer> {
+        &self.tokenizer
+    }
+
+    /// Parts of the graph with their weights.
+    pub(super) fn segments(&self) -> impl Iterator<Item = (Range<usize>, &Arc<dyn Loaded>)> {
+        self.parts.iter().map(|(nodes, loaded)| (nodes.clone(), loaded))
+    }
+
+    /// The backends in use.
+    pub fn backends(&self) -> &[Arc<dyn Backend>] {
+        &self.planned.backends
+    }
+}

@@ -1,0 +1,188 @@
+//! A model's file: mapping, tensor table, typed access to the keys that describe the model.
+
+mod file;
+mod keys;
+
+use crate::graph::GraphError;
+use crate::os::OutOfMemory;
+use selvedge_gguf::TensorType;
+use std::path::PathBuf;
+
+pub use file::{Access, ModelFile, TensorRef};
+pub use keys::Keys;
+
+/// What makes a file no model that can be run here. Every variant says what was expected and what was found.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ModelError {
+    /// The system refused to open, stat or map a file.
+    #[error("cannot {what} {}: {source}", path.display())]
+    Io {
+        /// What was tried.
+        what: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// The system's answer.
+        source: std::io::Error,
+    },
+    /// A folder, a pipe, a device.
+    #[error("{} is not a regular file", path.display())]
+    NotAFile {
+        /// The path.
+        path: PathBuf,
+    },
+    /// The bytes are no valid GGUF.
+    #[error("{}: {source}", path.display())]
+    Gguf {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: selvedge_gguf::Error,
+    },
+    /// A key is missing or of another type.
+    #[error(transparent)]
+    Key(#[from] selvedge_gguf::Error),
+    /// A key has a value that makes no sense.
+    #[error("metadata key `{key}` is {found}, expected {expected}")]
+    KeyValue {
+        /// The key.
+        key: String,
+        /// What would be right.
+        expected: String,
+        /// What the file says.
+        found: String,
+    },
+    /// A part of a split set other than the first was opened.
+    #[error("{} is part {part} of {n_parts} of a split model, open the first part instead: {}", path.display(), first.display())]
+    NotTheFirstPart {
+        /// The file.
+        path: PathBuf,
+        /// Its number, from 1.
+        part: u64,
+        /// Parts of the set.
+        n_parts: u64,
+        /// Where the first part should be.
+        first: PathBuf,
+    },
+    /// The name of a part doesn't tell the names of the others.
+    #[error("{} is part 1 of {n_parts} of a split model, so its name should end in `{expected}`", path.display())]
+    PartName {
+        /// The file.
+        path: PathBuf,
+        /// Parts of the set.
+        n_parts: u64,
+        /// How the name should end.
+        expected: String,
+    },
+    /// A part of a split set isn't there.
+    #[error("part {part} of {n_parts} of the split model is missing: {} is not there", path.display())]
+    PartMissing {
+        /// Where it should be.
+        path: PathBuf,
+        /// Its number, from 1.
+        part: u64,
+        /// Parts of the set.
+        n_parts: u64,
+    },
+    /// The parts of a split set contradict each other.
+    #[error("{} doesn't fit its split set: {what} is {found}, expected {expected}", path.display())]
+    PartMismatch {
+        /// The file that doesn't fit.
+        path: PathBuf,
+        /// What was compared.
+        what: &'static str,
+        /// What the first part says.
+        expected: u64,
+        /// What this part says.
+        found: u64,
+    },
+    /// Two parts of a split set hold the same tensor.
+    #[error("tensor `{name}` is in two parts of the split set: {} and {}", first.display(), second.display())]
+    TensorInTwoParts {
+        /// The tensor.
+        name: String,
+        /// One part.
+        first: PathBuf,
+        /// The other.
+        second: PathBuf,
+    },
+    /// The file was changed while it was in use.
+    #[error("{} was changed while in use ({what} was {expected}, is now {found}): close the model and load it again", path.display())]
+    Changed {
+        /// The file.
+        path: PathBuf,
+        /// What differs.
+        what: &'static str,
+        /// Its value when the file was opened.
+        expected: u64,
+        /// Its value now.
+        found: u64,
+    },
+    /// No row of the table of architectures has this name.
+    #[error("architecture `{found}` isn't supported; those that are: {known}")]
+    UnknownArchitecture {
+        /// What the file says.
+        found: String,
+        /// All names of the table.
+        known: String,
+    },
+    /// The architecture is known, a feature that the file uses isn't.
+    #[error("{what} isn't supported yet (architecture `{architecture}`, key `{key}` is {found})")]
+    Unsupported {
+        /// The feature.
+        what: &'static str,
+        /// The architecture.
+        architecture: String,
+        /// The key that asks for it.
+        key: String,
+        /// Its value.
+        found: String,
+    },
+    /// The file has no tensors at all.
+    #[error("the file holds no tensors: it is a vocabulary, not a model")]
+    NoTensors,
+    /// A tensor that the architecture needs isn't there.
+    #[error("tensor `{name}` is missing; the architecture `{architecture}` needs it")]
+    TensorMissing {
+        /// The tensor.
+        name: String,
+        /// Who needs it.
+        architecture: String,
+    },
+    /// A tensor of other dimensions than the model's keys demand.
+    #[error("tensor `{name}` has dimensions {found:?}, expected {expected:?} (columns first)")]
+    TensorShape {
+        /// The tensor.
+        name: String,
+        /// Columns and rows, the rows left out for vectors.
+        expected: Vec<u64>,
+        /// Dimensions in the file.
+        found: Vec<u64>,
+    },
+    /// A tensor stored in a way that can't be decoded.
+    #[error("tensor `{name}` is stored as {ty}, which can be listed but not computed with")]
+    TensorType {
+        /// The tensor.
+        name: String,
+        /// Its storage type.
+        ty: TensorType,
+    },
+    /// A tensor of settings holds a number that makes no sense.
+    #[error("tensor `{name}` holds {found} at {index}, expected {expected}")]
+    TensorValue {
+        /// The tensor.
+        name: String,
+        /// Position of the number.
+        index: usize,
+        /// What would be right.
+        expected: &'static str,
+        /// The number.
+        found: f32,
+    },
+    /// The graph that was built doesn't verify.
+    #[error("the model's graph is inconsistent: {0}")]
+    Graph(#[from] GraphError),
+    /// No memory for the copy of a file in foreign byte order.
+    #[error(transparent)]
+    OutOfMemory(#[from] OutOfMemory),
+}

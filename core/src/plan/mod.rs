@@ -1,0 +1,289 @@
+//! What a model will take and where it will run, settled before any weight is read.
+
+mod partition;
+
+use crate::arch::Architecture;
+use crate::backend::{Backend, BackendError, BackendMemory, CacheShape};
+use crate::graph::{GraphError, VerifiedGraph, fuse};
+use crate::kv::{KvElem, KvSpec};
+use crate::model::{ModelError, ModelFile};
+use crate::os;
+use crate::place::{Placement, StepShape};
+use crate::tokenizer::{self, Tokenizer};
+use std::ops::Range;
+use std::sync::Arc;
+
+pub use partition::{Segment, partition};
+
+/// Context when none is asked for: the model's own, at most this.
+pub const DEFAULT_CONTEXT: usize = 4096;
+
+/// Rows of a prompt that are computed at once when nothing else is asked for.
+pub const DEFAULT_CHUNK: usize = 512;
+
+/// What a model is opened for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PlanOptions {
+    /// Positions of a sequence; `None`: the model's own context, at most [`DEFAULT_CONTEXT`].
+    pub n_ctx: Option<usize>,
+    /// Sequences in one engine.
+    pub n_seq: usize,
+    /// Rows in one step.
+    pub chunk: usize,
+    /// Wanted rows in one tile of the head.
+    pub max_wanted: usize,
+    /// Element type of the KV cache.
+    pub kv: KvElem,
+    /// Anonymous bytes that must not be exceeded.
+    pub budget: Option<u64>,
+}
+
+impl Default for PlanOptions {
+    fn default() -> PlanOptions {
+        PlanOptions { n_ctx: None, n_seq: 1, chunk: DEFAULT_CHUNK, max_wanted: 1, kv: KvElem::F16, budget: None }
+    }
+}
+
+/// Anonymous memory by use, bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Anonymous {
+    /// Keys and values with the context full.
+    pub kv: u64,
+    /// Intermediate values and scratch of one engine.
+    pub arena: u64,
+    /// Weights in the backends' form.
+    pub pack: u64,
+    /// Vocabulary and merges.
+    pub tokenizer: u64,
+    /// Tensor table, tables of the engine, the sampler's candidates.
+    pub other: u64,
+}
+
+impl Anonymous {
+    /// All of it.
+    pub fn total(&self) -> u64 {
+        self.kv + self.arena + self.pack + self.tokenizer + self.other
+    }
+}
+
+/// The plan.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Plan {
+    /// Bytes mapped from the file: spared by systems that kill on anonymous memory.
+    pub mapped: u64,
+    /// Anonymous bytes.
+    pub anonymous: Anonymous,
+    /// Bytes on devices of their own.
+    pub gpu: u64,
+    /// Context planned for.
+    pub n_ctx: usize,
+    /// The largest context that fits the budget, or what the system has free; at most the model's own.
+    pub max_ctx: usize,
+    /// Which backend runs what, and why.
+    pub segments: Vec<Segment>,
+}
+
+/// Why no plan could be made or kept.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PlanError {
+    /// The file isn't a model that can be run.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// Its tokenizer can't be used.
+    #[error(transparent)]
+    Tokenizer(#[from] tokenizer::Error),
+    /// The graph is inconsistent.
+    #[error("the model's graph is inconsistent: {0}")]
+    Graph(#[from] GraphError),
+    /// A backend refused.
+    #[error(transparent)]
+    Backend(#[from] BackendError),
+    /// No backend runs a node.
+    #[error("no backend can run {node} ({op}): {reason}")]
+    NoBackend {
+        /// The node.
+        node: String,
+        /// Its op.
+        op: &'static str,
+        /// What the backends say.
+        reason: String,
+    },
+    /// An option makes no sense.
+    #[error("{option} is {found}, expected {expected}")]
+    Option {
+        /// Which.
+        option: &'static str,
+        /// What is allowed.
+        expected: String,
+        /// What was given.
+        found: String,
+    },
+    /// The token list and the embedding matrix don't fit.
+    #[error("the vocabulary has {tokens} tokens and the embedding matrix {rows} rows: the file is inconsistent")]
+    Vocabulary {
+        /// Tokens in the list.
+        tokens: usize,
+        /// Rows of the matrix.
+        rows: usize,
+    },
+    /// More memory than the budget allows.
+    #[error("a context of {n_ctx} needs {need} bytes and the budget is {budget}: {advice}")]
+    Budget {
+        /// Context asked for.
+        n_ctx: usize,
+        /// Anonymous bytes it takes.
+        need: u64,
+        /// Bytes allowed.
+        budget: u64,
+        /// What would fit.
+        advice: String,
+    },
+}
+
+/// A model with its graph and plan, nothing of its weights read yet.
+#[derive(Debug)]
+pub struct Planned {
+    /// The file.
+    pub file: Arc<ModelFile>,
+    /// The architecture.
+    pub arch: Architecture,
+    /// The graph as its backend wants it.
+    pub graph: Arc<VerifiedGraph>,
+    /// The options, the context settled.
+    pub options: PlanOptions,
+    /// The plan.
+    pub plan: Plan,
+    /// Backends that the segments name, by index.
+    pub backends: Vec<Arc<dyn Backend>>,
+}
+
+/// Steps that an engine is prepared for: decode, then prompt chunks.
+pub fn step_shapes(options: &PlanOptions) -> Vec<StepShape> {
+    let decode = StepShape { max_rows: options.n_seq, max_wanted: options.n_seq };
+    let chunk = StepShape { max_rows: options.chunk.max(options.n_seq), max_wanted: options.max_wanted.max(options.n_seq) };
+    if chunk == decode { vec![decode] } else { vec![decode, chunk] }
+}
+
+/// The cache that a graph needs.
+pub fn kv_spec(graph: &VerifiedGraph, options: &PlanOptions, n_ctx: usize) -> KvSpec {
+    KvSpec { layers: graph.kv_layers.clone(), elem: options.kv, n_ctx, n_seq: options.n_seq, max_chunk: options.chunk.min(n_ctx).max(1) }
+}
+
+/// Bytes that a sampler and a session's buffers take per token of the vocabulary: candidates with their logits.
+const SAMPLER_BYTES_PER_TOKEN: usize = 16;
+/// Stacks, tables and buffers that don't depend on the model.
+const FIXED_BYTES: usize = 1 << 20;
+
+fn check_options(options: &PlanOptions, n_ctx: usize) -> Result<(), PlanError> {
+    let bound = |option: &'static str, found: usize, most: usize| {
+        if found == 0 || found > most {
+            return Err(PlanError::Option { option, expected: format!("1 to {most}"), found: found.to_string() });
+        }
+        Ok(())
+    };
+    bound("the context", n_ctx, 1 << 24)?;
+    bound("the number of sequences", options.n_seq, 1024)?;
+    bound("the chunk", options.chunk, 1 << 16)?;
+    bound("the number of wanted rows", options.max_wanted, 1 << 16)
+}
+
+/// Plans a model on backends, best first. Reads metadata only.
+pub fn plan(file: Arc<ModelFile>, options: &PlanOptions, backends: Vec<Arc<dyn Backend>>) -> Result<Planned, PlanError> {
+    let arch = Architecture::of(&file)?;
+    let n_ctx_train = arch.config.n_ctx_train.max(1);
+    let n_ctx = options.n_ctx.unwrap_or(n_ctx_train.min(DEFAULT_CONTEXT));
+    check_options(options, n_ctx)?;
+    let options = PlanOptions { n_ctx: Some(n_ctx), chunk: options.chunk.min(n_ctx), ..*options };
+    let tokenizer_bytes = {
+        let gguf = file.gguf()?;
+        let tokens = gguf.metadata.array("tokenizer.ggml.tokens").map_err(ModelError::from)?.map_or(0, |a| a.len());
+        if tokens > 0 && tokens != arch.config.n_vocab {
+            return Err(PlanError::Vocabulary { tokens, rows: arch.config.n_vocab });
+        }
+        Tokenizer::planned_bytes(&gguf.metadata)?
+    };
+    let plain = arch.build(&file, n_ctx)?;
+    let Some(first) = backends.first() else {
+        return Err(PlanError::Option { option: "the list of backends", expected: "at least one".into(), found: "none".into() });
+    };
+    let graph = Arc::new(fuse(&plain, &first.fusions())?);
+    let shapes = step_shapes(&options);
+    let segments = partition(&graph, &backends, options.chunk)?;
+    let memory_at = |n_ctx: usize| {
+        let cache = CacheShape { elem: options.kv, n_ctx };
+        segments.iter().fold(BackendMemory::default(), |sum, s| {
+            let m = backends[s.backend_idx].memory(&graph, s.nodes.clone(), &shapes, cache);
+            BackendMemory { pack: sum.pack + m.pack, scratch: sum.scratch + m.scratch, device: sum.device + m.device }
+        })
+    };
+    let arena = shapes.iter().map(|&s| Placement::new(&graph, s).n_bytes).max().unwrap_or(0);
+    let other = file.anonymous_bytes() + graph.n_vocab() * SAMPLER_BYTES_PER_TOKEN + FIXED_BYTES;
+    let anonymous_at = |n_ctx: usize| {
+        let memory = memory_at(n_ctx);
+        Anonymous {
+            kv: kv_spec(&graph, &options, n_ctx).sizes().n_bytes as u64,
+            arena: (arena + memory.scratch) as u64,
+            pack: memory.pack as u64,
+            tokenizer: tokenizer_bytes as u64,
+            other: other as u64,
+        }
+    };
+    let limit = options.budget.unwrap_or_else(|| os::available_memory().unwrap_or(u64::MAX));
+    let max_ctx = largest(n_ctx_train, |n| anonymous_at(n).total() <= limit);
+    let anonymous = anonymous_at(n_ctx);
+    let plan = Plan {
+        mapped: file.mapped_bytes() as u64,
+        anonymous,
+        gpu: memory_at(n_ctx).device as u64,
+        n_ctx,
+        max_ctx,
+        segments,
+    };
+    Ok(Planned { file, arch, graph, options, plan, backends })
+}
+
+impl Planned {
+    /// Refuses what the budget doesn't allow, and says what would fit.
+    pub fn check_budget(&self) -> Result<(), PlanError> {
+        let (need, plan) = (self.plan.anonymous.total(), &self.plan);
+        let Some(budget) = self.options.budget.filter(|&b| need > b) else { return Ok(()) };
+        let advice = if plan.max_ctx > 0 {
+            format!("a context of {} fits", plan.max_ctx)
+        } else {
+            format!("even the shortest context takes {} bytes without its keys and values", need - plan.anonymous.kv)
+        };
+        Err(PlanError::Budget { n_ctx: plan.n_ctx, need, budget, advice })
+    }
+
+    /// Nodes of a segment.
+    pub fn nodes(&self, segment: usize) -> Range<usize> {
+        self.plan.segments.get(segment).map_or(0..0, |s| s.nodes.clone())
+    }
+}
+
+/// The largest of `1..=most` that fits, 0 where none does. What fits only shrinks as the context grows.
+fn largest(most: usize, fits: impl Fn(usize) -> bool) -> usize {
+    let (mut lo, mut hi) = (0, most.min(1 << 24));
+    while lo < hi {
+        let mid = lo + (hi - lo).div_ceil(2);
+        if fits(mid) {
+            lo = mid;
+        } else {
+            hi = mid - 1;
+        }
+    }
+    lo
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn largest_is_exact() {
+        for limit in [0, 1, 2, 99, 100, 101] {
+            assert_eq!(largest(100, |n| n <= limit), limit.min(100));
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! Test data, and a driver that runs one sequence on the reference backend.
+#![allow(dead_code, reason = "each test program uses its part")]
+
+use selvedge_core::arch::Architecture;
+use selvedge_core::backend::{Backend, BackendError, Instance, LoadControl, ReferenceBackend, StepIo, f32_value};
+use selvedge_core::cancel::CancelToken;
+use selvedge_core::graph::VerifiedGraph;
+use selvedge_core::ids::{SeqId, TokenId};
+use selvedge_core::kv::{KvCache, KvElem, KvSpec};
+use selvedge_core::model::ModelFile;
+use selvedge_core::os::Region;
+use selvedge_core::place::{Placement, StepShape};
+use selvedge_core::step::{Row, Want};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// A folder of the cases, or `None` after saying so; a panic where the environment demands the cases.
+pub(crate) fn cases(folder: &str) -> Option<PathBuf> {
+    let root = std::env::var_os("SELVEDGE_CASES")
+        .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../shared/cases"), PathBuf::from);
+    let path = root.join(folder);
+    if path.is_dir() {
+        return Some(path);
+    }
+    assert!(std::env::var_os("SELVEDGE_REQUIRE_CASES").is_none_or(|v| v != "1"), "no cases folder at {}", path.display());
+    println!("skipped: no cases folder");
+    None
+}
+
+/// A real model's file, or `None` after saying so; a panic where the environment demands it.
+pub(crate) fn real_model(name: &str) -> Option<PathBuf> {
+    let home = || std::env::var_os("HOME").map_or_else(PathBuf::new, PathBuf::from).join(".cache/selvedge/models");
+    let path = std::env::var_os("SELVEDGE_MODELS").map_or_else(home, PathBuf::from).join(name);
+    if path.is_file() {
+        return Some(path);
+    }
+    assert!(std::env::var_os("SELVEDGE_REQUIRE_CASES").is_none_or(|v| v != "1"), "no model at {}", path.display());
+    println!("skipped: no model {name}");
+    None
+}
+
+/// An open model with its graph.
+pub(crate) struct Model {
+    pub(crate) file: Arc<ModelFile>,
+    pub(crate) arch: Architecture,
+    pub(crate) graph: VerifiedGraph,
+    pub(crate) n_ctx: usize,
+}
+
+impl Model {
+    /// Opens a model and builds its graph for `n_ctx` positions.
+    pub(crate) fn open(path: &std::path::Path, n_ctx: usize) -> Model {
+        let file = Arc::new(ModelFile::open(path).unwrap_or_else(|e| panic!("{}: {e}", path.display())));
+        let arch = Architecture::of(&file).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+        let graph = arch.build(&file, n_ctx).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+        Model { file, arch, graph, n_ctx }
+    }
+
+    /// Logits of all positions, `[tokens, n_vocab]`, fed in chunks.
+    pub(crate) fn logits(&self, tokens: &[u32], chunk: usize) -> Result<Vec<Vec<f32>>, BackendError> {
+        self.logits_of(&self.graph, tokens, chunk, 1)
+    }
+
+    /// The same on another graph of the same model.
+    pub(crate) fn logits_of(
+        &self,
+        graph: &VerifiedGraph,
+        tokens: &[u32],
+        chunk: usize,
+        n_threads: usize,
+    ) -> Result<Vec<Vec<f32>>, BackendError> {
+        let graph = Arc::new(graph.clone());
+        let shape = StepShape { max_rows: chunk, max_wanted: chunk };
+        let placement = Placement::new(&graph, shape);
+        let mut instance = self.instance(&graph, &placement, n_threads)?;
+        let elem = KvElem::F32;
+        let layers = graph.kv_layers.clone();
+        let mut kv = KvCache::new(&KvSpec { layers, elem, n_ctx: self.n_ctx, n_seq: 1, max_chunk: chunk }).unwrap();
+        let mut arena = Region::new(placement.n_bytes, false).unwrap();
+        let mut logits = Vec::new();
+        let (seq, cancel) = (SeqId(0), CancelToken::new());
+        for tokens in tokens.chunks(chunk) {
+            let pos = kv.len(seq);
+            kv.reserve(seq, tokens.len()).unwrap();
+            let rows: Vec<Row> =
+                tokens.iter().enumerate().map(|(i, &t)| Row::token(seq, (pos + i) as u32, TokenId(t), Want::Logits)).collect();
+            let wanted: Vec<u32> = (0..tokens.len() as u32).collect();
+            for (nodes, wanted) in [(0..graph.head_start(), &[][..]), (graph.head_start()..graph.nodes.len(), &wanted[..])] {
+                let arena = arena.bytes_mut();
+                let mut io = StepIo { rows: &rows, wanted, arena, kv: kv.pages(), cancel: &cancel, tap: None };
+                instance.run(0, nodes, &mut io)?;
+            }
+            kv.commit(seq, tokens.len());
+            let all = f32_value(&graph, &placement, arena.bytes(), graph.logits(), tokens.len());
+            logits.extend(all.chunks(graph.n_vocab()).map(<[f32]>::to_vec));
+        }
+        Ok(logits)
+    }
+
+    fn instance(&self, graph: &Arc<VerifiedGraph>, placement: &Placement, n_threads: usize) -> Result<Box<dyn Instance>, BackendError> {
+        let cancel = CancelToken::new();
+        let mut control = LoadControl { progress: &mut |_, _| {}, cancel: &cancel, validate: false };
+        let backend = ReferenceBackend { n_threads };
+        let loaded = backend.load(graph.clone(), 0..graph.nodes.len(), self.file.clone(), &mut control)?;
+        loaded.instance(std::slice::from_ref(placement), CacheShape { elem: KvElem::F32, n_ctx: self.n_ctx })
+    }
+}
+
+/// Index of the largest, the lowest of equals.
+pub(crate) fn argmax(xs: &[f32]) -> usize {
+    (0..xs.len()).fold(0, |best, i| if xs[i] > xs[best] { i } else { best })
+}
+
+/// `ln sum exp`, in f64.
+pub(crate) fn logsumexp(xs: &[f32]) -> f64 {
+    let max = f64::from(xs[argmax(xs)]);
+    max + xs.iter().map(|&x| (f64::from(x) - max).exp()).sum::<f64>().ln()
+}
