@@ -25,5 +25,6 @@ need_base() {
   have cargo "install Rust 1.95 or newer"
   have cc "install a C compiler (the package gcc): rustc links with it"
   have python3 "install Python 3.9 or newer"
+  have git "install git"
   python3 -m pip --version >/dev/null 2>&1 || apt_need python3-pip
 }
