@@ -10,6 +10,7 @@ pub mod sampler;
 pub mod stop;
 pub mod template;
 pub mod tokenizer;
+pub mod text;
 pub mod step;
 pub mod kv;
 pub mod ops;
@@ -21,3 +22,4 @@ pub mod arch;
 pub mod plan;
 pub mod engine;
 pub mod session;
+

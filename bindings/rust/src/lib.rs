@@ -1,3 +1,33 @@
-//! Selvedge: language models at the edge.
-
+//! Selvedge: language models at the edge, from Rust.
+//!
+//! ```no_run
+//! use selvedge::{CancelToken, GenerateOptions, Model, ModelOptions};
+//!
+//! let model = Model::open("model.gguf".as_ref(), &ModelOptions::default())?;
+//! let mut session = model.session()?;
+//! let prompt = model.chat(&serde_json::json!([{ "role": "user", "content": "What is the capital of France?" }]))?;
+//! let reply = session.complete(&prompt, &GenerateOptions::default(), &CancelToken::new())?;
+//! println!("{}", reply.text);
+//! # Ok::<(), selvedge::Error>(())
+//! ```
 #![forbid(unsafe_code)]
+
+mod model;
+
+pub use model::{Error, Model, ModelOptions, open_text, plan};
+pub use selvedge_backends::{BackendOptions, REGISTRY, RegistryError};
+pub use selvedge_core::backend::{Backend, BackendError, BackendInfo, Tap};
+pub use selvedge_core::cancel::CancelToken;
+pub use selvedge_core::engine::{Engine, LoadError, LoadStage, LoadedModel, NUMERICS, StepError};
+pub use selvedge_core::graph::{ValueId, VerifiedGraph};
+pub use selvedge_core::ids::{SeqId, TokenId};
+pub use selvedge_core::kv::KvElem;
+pub use selvedge_core::model::{ModelError, ModelFile};
+pub use selvedge_core::plan::{Anonymous, DEFAULT_CHUNK, DEFAULT_CONTEXT, Plan, PlanError, PlanOptions, Planned, Segment};
+pub use selvedge_core::sampler::{Mirostat, Sampler, SamplingParams, Stage};
+pub use selvedge_core::session::{Completion, Event, Finish, GenerateOptions, Overflow, Session, SessionError, Sink, Stats};
+pub use selvedge_core::step::{Input, Row, Want};
+pub use selvedge_core::template::{ChatTemplate, Clock, RenderRequest, Rendered, TemplateOptions};
+pub use selvedge_core::text::{TextError, TextModel};
+pub use selvedge_core::tokenizer::{Detokenizer, EncodeOptions, ParseSpecial, Span, TokenType, Tokenizer};
+pub use selvedge_gguf as gguf;

@@ -5,8 +5,8 @@ use crate::cancel::CancelToken;
 use crate::graph::VerifiedGraph;
 use crate::model::{Access, ModelFile};
 use crate::plan::{Plan, PlanError, PlanOptions, Planned, plan};
-use crate::template::{self, ChatTemplate};
-use crate::tokenizer::{TokenType, Tokenizer};
+use crate::text::TextModel;
+use crate::tokenizer::Tokenizer;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
@@ -62,15 +62,7 @@ impl LoadError {
 pub struct LoadedModel {
     planned: Planned,
     parts: Vec<(Range<usize>, Arc<dyn Loaded>)>,
-    tokenizer: Arc<Tokenizer>,
-    template: Option<TemplateSource>,
-}
-
-/// The file's template and what it is rendered with.
-#[derive(Debug)]
-struct TemplateSource {
-    plain: Result<ChatTemplate, template::Error>,
-    tool_use: Option<Result<ChatTemplate, template::Error>>,
+    text: TextModel,
 }
 
 impl LoadedModel {
@@ -99,12 +91,7 @@ impl LoadedModel {
             return Err(BackendError::Cancelled.into());
         }
         progress(LoadStage::Tokenizer, 0, 1);
-        let (tokenizer, template) = {
-            let gguf = planned.file.gguf()?;
-            let tokenizer = Tokenizer::from_metadata(&gguf.metadata)?;
-            let template = template_source(&gguf.metadata, &tokenizer);
-            (Arc::new(tokenizer), template)
-        };
+        let text = TextModel::from_metadata(&planned.file.gguf()?.metadata)?;
         planned.file.advise(Access::Sequential);
         let mut parts = Vec::with_capacity(planned.plan.segments.len());
         for segment in &planned.plan.segments {
@@ -115,7 +102,7 @@ impl LoadedModel {
             parts.push((segment.nodes.clone(), loaded));
         }
         progress(LoadStage::Ready, 1, 1);
-        Ok(LoadedModel { planned, parts, tokenizer, template })
+        Ok(LoadedModel { planned, parts, text })
     }
 
     /// The options, the context settled.
@@ -160,7 +147,12 @@ impl LoadedModel {
 
     /// The tokenizer.
     pub fn tokenizer(&self) -> &Arc<Tokenizer> {
-        &self.tokenizer
+        self.text.tokenizer()
+    }
+
+    /// Tokenizer and chat templates.
+    pub fn text(&self) -> &TextModel {
+        &self.text
     }
 
     /// Parts of the graph with their weights.
