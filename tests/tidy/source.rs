@@ -51,6 +51,8 @@ pub(crate) fn strip(source: &str) -> String {
                 blank(&mut out, at(i));
                 i += 1;
             }
+            out.push('"');
+            i += 1;
         } else if c == '"' {
             out.push('"');
             i += 1;
