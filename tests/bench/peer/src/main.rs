@@ -100,6 +100,8 @@ impl Peer {
             params.n_ctx = u32::try_from(n_ctx.max(1)).map_err(|_| "context too long")?;
             params.n_threads = options.threads;
             params.n_threads_batch = options.threads;
+            // As its tools set it: windowed layers keep their window only.
+            params.swa_full = false;
             let context = llama::llama_init_from_model(model, params);
             if context.is_null() {
                 return Err("llama.cpp can't make a context".into());
