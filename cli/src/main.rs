@@ -1,3 +1,5 @@
 //! The command `selvedge`.
 
+#![forbid(unsafe_code)]
+
 fn main() {}
