@@ -109,7 +109,6 @@ impl ModelArgs {
         });
         progress.finish();
         let model = model?;
-        warn(model.tokenizer());
         if model.n_ctx() > model.n_ctx_train() && self.n_ctx.is_some() {
             output::note(&format!("the model was trained for {} positions, the context has {}", model.n_ctx_train(), model.n_ctx()));
         }

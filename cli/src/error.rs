@@ -42,6 +42,16 @@ pub(crate) enum CliError {
         /// What was expected and found.
         what: String,
     },
+    /// A conversation that the context doesn't hold.
+    #[error(
+        "the conversation has {tokens} tokens and the context holds {n_ctx}: /reset forgets it, -c sets a longer context at the next start"
+    )]
+    ConversationTooLong {
+        /// Tokens of the conversation.
+        tokens: usize,
+        /// Positions of the context.
+        n_ctx: usize,
+    },
     /// The model isn't in the models folder.
     #[error("{0}")]
     NoModel(String),

@@ -6,15 +6,21 @@
 
 mod args;
 mod bench;
+mod chat;
+mod diff;
 mod error;
+mod inspect;
 mod models;
 mod os;
 mod output;
+mod plan;
 mod progress;
 mod prompt;
+mod pull;
 mod reply;
 mod run;
 mod score;
+mod text;
 
 use clap::{Parser, Subcommand};
 use error::Result;
@@ -33,23 +39,47 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Bring a model
+    Pull(pull::PullArgs),
     /// Answer once
     Run(Box<run::RunArgs>),
+    /// Talk
+    Chat(Box<chat::ChatArgs>),
+    /// Show what a GGUF file says of itself
+    Inspect(inspect::InspectArgs),
+    /// Tell what loading a model would take and where it would run
+    Plan(plan::PlanArgs),
+    /// Turn text into token ids
+    Tokenize(text::TokenizeArgs),
+    /// Turn token ids into text
+    Detokenize(text::DetokenizeArgs),
+    /// Show the prompt that the chat template makes
+    Render(text::RenderArgs),
     /// Tell how probable the model finds a list of token ids
     Score(score::ScoreArgs),
     /// Tell how well the model predicts a text
     Perplexity(score::PerplexityArgs),
     /// Measure the speed of prompt and decode
     Bench(bench::BenchArgs),
+    /// Find the first intermediate value in which two backends disagree
+    Diff(diff::DiffArgs),
 }
 
 impl Command {
     fn run(self, json: bool) -> Result<()> {
         match self {
+            Command::Pull(args) => args.run(json),
             Command::Run(args) => args.run(json),
+            Command::Chat(args) => args.run(json),
+            Command::Inspect(args) => args.run(json),
+            Command::Plan(args) => args.run(json),
+            Command::Tokenize(args) => args.run(),
+            Command::Detokenize(args) => args.run(json),
+            Command::Render(args) => args.run(json),
             Command::Score(args) => args.run(),
             Command::Perplexity(args) => args.run(json),
             Command::Bench(args) => args.run(json),
+            Command::Diff(args) => args.run(json),
         }
     }
 }

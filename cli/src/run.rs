@@ -42,7 +42,7 @@ impl RunArgs {
         let model = self.model.open(&options, 0, interrupt.token())?;
         let prompt = if self.raw {
             let parse = if self.no_parse_special { ParseSpecial::UserDefined } else { ParseSpecial::All };
-            model.continuation(&text, parse)?
+            model.text().continuation(&text, parse)?
         } else {
             let system = self.system.as_deref().map(|text| message("system", text));
             let messages = system.into_iter().chain([message("user", &text)]).collect();

@@ -128,7 +128,7 @@ impl PerplexityArgs {
         let interrupt = Interrupt::watch();
         let model = open(&self.model, DEFAULT_CHUNK, 0, interrupt.token())?;
         let parse = if self.no_parse_special { ParseSpecial::UserDefined } else { ParseSpecial::All };
-        let tokens = model.continuation(&text, parse)?;
+        let tokens = model.text().continuation(&text, parse)?;
         if tokens.len() < 2 {
             let what = format!("the text has {} tokens, expected at least 2", tokens.len());
             return Err(CliError::Content { path: self.file, what });

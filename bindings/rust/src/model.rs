@@ -9,7 +9,7 @@ use selvedge_core::plan::{self, PlanError, PlanOptions, Planned};
 use selvedge_core::session::{Session, SessionError};
 use selvedge_core::template::RenderRequest;
 use selvedge_core::text::{TextError, TextModel};
-use selvedge_core::tokenizer::{self, EncodeOptions, ParseSpecial};
+use selvedge_core::tokenizer;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -154,17 +154,6 @@ impl Model {
     pub fn chat(&self, messages: &serde_json::Value) -> Result<Vec<TokenId>, Error> {
         let rendered = self.0.text().render(&RenderRequest::new(messages))?;
         Ok(self.0.text().encode_rendered(&rendered)?)
-    }
-
-    /// Tokens of a text that is to be continued as it stands: with the start token that the file asks for, never with an
-    /// end token. `parse_special`: whether control tokens that the text spells are meant.
-    pub fn continuation(&self, text: &str, parse_special: ParseSpecial) -> Result<Vec<TokenId>, Error> {
-        let tokenizer = self.0.tokenizer();
-        let mut tokens = tokenizer.encode(text, EncodeOptions { add_special: false, parse_special })?;
-        if let Some(first) = tokenizer.first_token().filter(|first| tokens.first() != Some(first)) {
-            tokens.insert(0, first);
-        }
-        Ok(tokens)
     }
 
     /// Tokens whose text holds one of the given texts: breakers of DRY, tokens to ban.
