@@ -98,6 +98,10 @@ impl DiffArgs {
                 off.push((i, Off::new(name, &values[i].1, value)));
             }
         })?;
+        if off.is_empty() {
+            let what = format!("{} and {} show no value of the same name: one of them computes nothing", self.a, self.b);
+            return Err(CliError::Diverged(what));
+        }
         off.sort_by_key(|(i, _)| *i);
         let mut off: Vec<Off> = off.into_iter().map(|(_, off)| off).collect();
         let first = off.iter().find(|off| off.diverges(self.threshold)).cloned();
@@ -105,7 +109,11 @@ impl DiffArgs {
         off.sort_by(|x, y| y.size().total_cmp(&x.size()));
         off.truncate(LISTED);
         let diff = Diff { a: self.a, b: self.b, threshold: self.threshold, n_compared, first, worst: off };
-        if json { output::json(&diff)? } else { output::lines(&diff.table())? }
+        if json {
+            output::json(&diff)?
+        } else {
+            output::lines(&diff.table())?
+        }
         match diff.first {
             None => Ok(()),
             Some(first) => Err(CliError::Diverged(format!(

@@ -81,7 +81,8 @@ fn table(planned: &Planned, explain: bool) -> String {
         out += format!("{name:<12}{:>10.1} MiB  {what}", bytes as f64 / 1048576.0).trim_end();
         out.push('\n');
     }
-    out += &format!("context     {:>10}      the longest that fits: {}, trained for {}\n", plan.n_ctx, plan.max_ctx, config.n_ctx_train);
+    let longest = if plan.max_ctx == 0 { "none fits".to_owned() } else { format!("at most {} fit", plan.max_ctx) };
+    out += &format!("context     {:>10}      {longest}, trained for {}\n", plan.n_ctx, config.n_ctx_train);
     for segment in &plan.segments {
         out += &format!("runs on     {:>10}      {} nodes\n", segment.backend, segment.nodes.len());
         if explain {

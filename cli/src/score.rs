@@ -55,19 +55,25 @@ impl ScoreArgs {
     pub(crate) fn run(self) -> Result<()> {
         let interrupt = Interrupt::watch();
         // The range of ids is known only with the model, its context only with their number.
-        let unchecked = read_ids(&self.ids, usize::MAX)?;
-        if unchecked.is_empty() {
+        let ids = read_ids(&self.ids, usize::MAX)?;
+        if ids.is_empty() {
             return Err(CliError::Content { path: self.ids, what: "holds no ids, expected at least one".into() });
         }
-        let model = open(&self.model, self.chunk, unchecked.len(), interrupt.token())?;
-        let ids = unchecked;
+        let model = open(&self.model, self.chunk, ids.len(), interrupt.token())?;
         if let Some((i, id)) = ids.iter().enumerate().find(|(_, id)| id.0 as usize >= model.n_vocab()) {
             let what = format!("element {i} is {}, expected a token id from 0 to {}", id.0, model.n_vocab() - 1);
             return Err(CliError::Content { path: self.ids, what });
         }
         let mut session = model.session()?;
         let mut hash = Sha256::new();
-        let mut score = Score { nll: Vec::with_capacity(ids.len()), mean_nll: None, ppl: None, top: Vec::new(), logits_sha256: String::new(), numerics: NUMERICS };
+        let mut score = Score {
+            nll: Vec::with_capacity(ids.len()),
+            mean_nll: None,
+            ppl: None,
+            top: Vec::new(),
+            logits_sha256: String::new(),
+            numerics: NUMERICS,
+        };
         let mut bytes = Vec::new();
         let mut progress = Progress::new("scoring", Unit::Count);
         session.logits(&ids, self.chunk, interrupt.token(), &mut |i, logits| {
@@ -153,8 +159,11 @@ impl PerplexityArgs {
             return output::json(&result);
         }
         output::lines(&format!(
-            "perplexity {:.4} ({:.6} nats a token; {n_scored} of {n_tokens} tokens in {n_windows} windows of {})",
-            result.ppl, result.mean_nll, result.n_ctx
+            "perplexity {:.4} ({:.6} nats a token; {n_scored} of {n_tokens} tokens in {n_windows} window{} of {})",
+            result.ppl,
+            result.mean_nll,
+            if n_windows == 1 { "" } else { "s" },
+            result.n_ctx
         ))
     }
 }

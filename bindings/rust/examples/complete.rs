@@ -7,11 +7,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (Some(path), Some(prompt)) = (args.next(), args.next()) else {
         return Err("usage: complete MODEL.gguf PROMPT".into());
     };
-    let model = Model::open(path.as_ref(), &ModelOptions { backend: selvedge::BackendOptions { backend: std::env::var("B").ok(), ..Default::default() }, ..Default::default() })?;
+    let model = Model::open(path.as_ref(), &ModelOptions::default())?;
     let mut session = model.session()?;
     let prompt = model.chat(&serde_json::json!([{ "role": "user", "content": prompt }]))?;
     let options = GenerateOptions { max_tokens: Some(24), sampling: SamplingParams::greedy(), ..GenerateOptions::default() };
     let reply = session.complete(&prompt, &options, &CancelToken::new())?;
-    println!("{}\n{:?}", reply.text, reply.stats);
+    println!("{}", reply.text);
     Ok(())
 }

@@ -248,6 +248,18 @@ impl Sampler {
     }
 }
 
+/// The logarithm of the sum of e^logit: a logit less this is its token's log-probability. The exponentials are f32, their
+/// sum f64: within about 1e-6. NaN where a logit is NaN or +inf, -inf where all are.
+#[must_use]
+pub fn log_sum_exp(logits: &[f32]) -> f64 {
+    let level = wide::Level::detect();
+    let max = wide::checked_max(level, logits);
+    if !max.is_finite() {
+        return max.into();
+    }
+    f64::from(max) + double::ln(candidates::sum_of_weights(level, logits, max))
+}
+
 /// Runs the stages that the mode leaves on.
 fn run_stages(step: &mut Step<'_>) {
     let params = step.params;
