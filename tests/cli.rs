@@ -74,7 +74,8 @@ fn run_json() {
 fn run_follows_its_options() {
     let model = tiny_or_skip!();
     let reply = |more: &[&str]| {
-        let args: Vec<&str> = ["run", "-m", &model, "--json", "-n", "8"].into_iter().chain(more.iter().copied()).collect();
+        let length: &[&str] = if more.contains(&"-n") { &[] } else { &["-n", "8"] };
+        let args: Vec<&str> = ["run", "-m", &model, "--json"].iter().chain(length).chain(more).copied().collect();
         parsed(&run(&args))
     };
     let seeded = reply(&["-p", "hi", "--seed", "7", "--temp", "1.5"]);
@@ -82,7 +83,7 @@ fn run_follows_its_options() {
     assert_eq!(seeded["ids"], reply(&["-p", "hi", "--seed", "7", "--temp", "1.5", "-t", "1", "--isa", "scalar"])["ids"]);
     assert_ne!(seeded["ids"], reply(&["-p", "hi", "--seed", "8", "--temp", "1.5"])["ids"]);
     let forced = reply(&["-p", "hi", "--logit-bias", "100=100"]);
-    assert_eq!(forced["ids"], json!([100; 8]));
+    assert_eq!(forced["ids"], json!(vec![100; 8]));
     let banned = reply(&["-p", "hi", "--temp", "0", "--logit-bias", &format!("{}=-100", reply(&["-p", "hi", "--temp", "0"])["ids"][0])]);
     assert_ne!(banned["ids"][0], reply(&["-p", "hi", "--temp", "0"])["ids"][0]);
     // [user]hi in bytes and pieces; raw leaves the role out; a system message comes first.
@@ -534,7 +535,7 @@ fn a_conversation_that_fails_says_how_to_go_on() {
 }
 
 /// Types at a terminal of its own and prints what came back. Arguments: the command's, then one line a step on standard
-/// input: `wait TEXT`, `type TEXT`, `key C`.
+/// input: `wait TEXT`, `more BYTES` (of output), `type TEXT`, `key C`.
 const TYPIST: &str = r#"
 import os, pty, select, sys, time
 pid, fd = pty.fork()
@@ -557,6 +558,12 @@ for step in sys.stdin.read().splitlines():
             if time.time() > end or not pump(0.1):
                 sys.exit("no %r in %r" % (text, seen[at:]))
         at = seen.find(text.encode(), at) + len(text)
+    elif what == "more":
+        end = time.time() + 60
+        while len(seen) < at + int(text):
+            if time.time() > end or not pump(0.1):
+                sys.exit("nothing more after %r" % seen[at:])
+        at = len(seen)
     elif what == "type":
         os.write(fd, text.encode() + b"\r")
     elif what == "key":
@@ -573,8 +580,8 @@ sys.stdout.write(seen.decode("utf-8", "replace"))
 fn a_conversation_at_a_terminal() {
     let model = tiny_or_skip!();
     let state = Folder::new();
-    let steps = "wait > \nkey C\nwait Ctrl-D\nwait > \ntype /help\nwait /system\nwait > \ntype hi\nwait hi\nwait \n";
-    // The reply never ends by itself; it is stopped once some of it has come.
+    let steps = "wait > \nkey C\nwait Ctrl-D\nwait > \ntype /help\nwait /system\nwait > \ntype hi\nwait [?2004l\nmore 40\n";
+    // The line editor has let go of the terminal (2004l), and some of the reply, which never ends by itself, has come.
     let steps =
         format!("{steps}key C\nwait stopped\nwait > \ntype /stats\nwait cancelled\nwait > \ntype /nosuch\nwait error:\nwait > \nkey D\n");
     let mut child = std::process::Command::new("python3")

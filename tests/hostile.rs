@@ -30,7 +30,7 @@ fn arguments(stage: &str, file: &str, folder: &Folder) -> Option<Vec<String>> {
 #[cfg(unix)]
 fn bounded(args: &[String]) -> Output {
     let mut command = Command::new("sh");
-    command.args(["-c", &format!("ulimit -v {MEMORY_KIB} -t {SECONDS}; exec \"$0\" \"$@\""), env!("CARGO_BIN_EXE_selvedge")]);
+    command.args(["-c", &format!("ulimit -v {MEMORY_KIB} && ulimit -t {SECONDS} && exec \"$0\" \"$@\""), env!("CARGO_BIN_EXE_selvedge")]);
     command.args(args).output().expect("sh runs")
 }
 

@@ -20,7 +20,7 @@ pub(crate) struct ModelArgs {
     /// Positions of a sequence [default: the model's own, at most 4096]
     #[arg(short = 'c', long = "ctx", value_name = "CTX")]
     pub(crate) n_ctx: Option<usize>,
-    /// Threads that compute [default: the fast physical cores]
+    /// Threads that compute [default: as many as the system lets it use]
     #[arg(short = 't', long, value_parser = clap::value_parser!(u16).range(1..=256))]
     threads: Option<u16>,
     /// Instruction set: scalar, avx2, ... [default: the best there is]

@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// The collected cases; `None`, with a word about it, where there are none and none are demanded.
-pub fn cases() -> Option<PathBuf> {
+pub(crate) fn cases() -> Option<PathBuf> {
     let named = std::env::var_os("SELVEDGE_CASES").map(PathBuf::from);
     let folder = named.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/cases"));
     if folder.is_dir() {
@@ -19,12 +19,12 @@ pub fn cases() -> Option<PathBuf> {
 }
 
 /// A model of one layer with a chat template, `[role]content` for each message, and 128 positions.
-pub fn tiny() -> Option<PathBuf> {
+pub(crate) fn tiny() -> Option<PathBuf> {
     Some(cases()?.join("hostile/p01_tpl_ok.gguf"))
 }
 
 /// A real model, where it was fetched.
-pub fn real(name: &str) -> Option<PathBuf> {
+pub(crate) fn real(name: &str) -> Option<PathBuf> {
     let home = || Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache/selvedge/models"));
     let path = std::env::var_os("SELVEDGE_MODELS").map(PathBuf::from).or_else(home)?.join(name);
     if path.is_file() {
@@ -35,36 +35,36 @@ pub fn real(name: &str) -> Option<PathBuf> {
 }
 
 /// The command.
-pub fn selvedge() -> Command {
+pub(crate) fn selvedge() -> Command {
     Command::new(env!("CARGO_BIN_EXE_selvedge"))
 }
 
 /// Runs the command with arguments.
-pub fn run<S: AsRef<std::ffi::OsStr>>(args: &[S]) -> Output {
+pub(crate) fn run<S: AsRef<std::ffi::OsStr>>(args: &[S]) -> Output {
     selvedge().args(args).output().expect("the binary runs")
 }
 
 /// Standard output as text.
-pub fn stdout(output: &Output) -> String {
+pub(crate) fn stdout(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).expect("standard output is UTF-8")
 }
 
 /// Standard error as text.
-pub fn stderr(output: &Output) -> String {
+pub(crate) fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
 /// The one JSON value on standard output of a command that succeeded.
-pub fn json(output: &Output) -> serde_json::Value {
+pub(crate) fn json(output: &Output) -> serde_json::Value {
     assert_eq!(output.status.code(), Some(0), "{}", stderr(output));
     serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{e}: {}", stdout(output)))
 }
 
 /// A folder of its own for a test, removed at the end.
-pub struct Folder(pub PathBuf);
+pub(crate) struct Folder(pub(crate) PathBuf);
 
 impl Folder {
-    pub fn new() -> Folder {
+    pub(crate) fn new() -> Folder {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let name = format!("selvedge-cli-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         let folder = std::env::temp_dir().join(name);
@@ -73,7 +73,7 @@ impl Folder {
     }
 
     /// Writes a file and gives its path as text.
-    pub fn file(&self, name: &str, content: &str) -> String {
+    pub(crate) fn file(&self, name: &str, content: &str) -> String {
         let path = self.0.join(name);
         std::fs::write(&path, content).expect("a file for the test");
         path.to_str().expect("a path in UTF-8").to_owned()
