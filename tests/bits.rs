@@ -8,7 +8,9 @@
 
 use selvedge::{BackendError, CancelToken, Engine, NUMERICS, SeqId, StepError, TokenId};
 use selvedge_backend_cpu::Isa;
-use selvedge_tests::{GEMMA, LogitsHash, SMOLLM2, Setup, feed, golden, hash, ids, real_model, rows, stem, synthetic, tiny_models, tiny_tokens};
+use selvedge_tests::{
+    GEMMA, LogitsHash, SMOLLM2, Setup, feed, golden, hash, ids, real_model, rows, stem, synthetic, tiny_models, tiny_tokens,
+};
 use std::path::Path;
 
 const HASHES: &str = include_str!("hashes.txt");
@@ -172,12 +174,17 @@ fn cancel_at(engine: &mut Engine, tokens: &[TokenId], at: usize) -> bool {
     let (seq, cancel) = (SeqId(0), CancelToken::new());
     let before = engine.len(seq);
     let mut n = 0;
-    let step = engine.step_tapped(&rows(0, before, tokens, &(0..0)), &cancel, &mut |_, _| {}, Some(&mut |_, _| {
-        n += 1;
-        if n == at {
-            cancel.cancel();
-        }
-    }));
+    let step = engine.step_tapped(
+        &rows(0, before, tokens, &(0..0)),
+        &cancel,
+        &mut |_, _| {},
+        Some(&mut |_, _| {
+            n += 1;
+            if n == at {
+                cancel.cancel();
+            }
+        }),
+    );
     match step {
         Ok(()) => {
             assert_eq!(engine.rollback(seq, before), before);

@@ -40,7 +40,12 @@ fn check_text(model: &str, name: &str, text: &Value, setup: Setup, path: &std::p
     assert!(wrong.is_empty(), "{model}, {name}: {} of {n_sure}: {}", wrong.len(), wrong.join("; "));
     // Short texts hold too few positions for a mean of 1 %.
     let ratio = sum / expected - 1.0;
-    assert!(n < 100 || ratio.abs() < NLL_RATIO, "{model}, {name}: mean nll {}, reference {}", sum / f64::from(n_next), expected / f64::from(n_next));
+    assert!(
+        n < 100 || ratio.abs() < NLL_RATIO,
+        "{model}, {name}: mean nll {}, reference {}",
+        sum / f64::from(n_next),
+        expected / f64::from(n_next)
+    );
     println!("{model}, {name}: {n_sure} of {n} best ids are sure and right, mean nll off by {:.3} %", 100.0 * ratio);
 }
 

@@ -1,7 +1,7 @@
 //! Types of the KV cache: a quantised cache stays near the f16 one, and refuses heads that it can't hold.
 
 use selvedge::{BackendOptions, CancelToken, KvElem, Model, ModelOptions, PlanError, PlanOptions, TokenId, plan};
-use selvedge_tests::{cases_folder, golden, model_file};
+use selvedge_tests::{case, golden, real_model};
 
 fn options(kv: KvElem, n_ctx: usize) -> ModelOptions {
     ModelOptions { plan: PlanOptions { n_ctx: Some(n_ctx), kv, max_wanted: 8, ..PlanOptions::default() }, ..ModelOptions::default() }
@@ -19,8 +19,9 @@ fn best(xs: &[f64]) -> usize {
 
 /// Teacher-forced over texts of 256 tokens: the best token agrees, and the text's own tokens keep their probability.
 fn near_f16(model: &str, golden_file: &str) {
-    let (Some(path), Some(golden)) = (model_file(model), golden(golden_file)) else { return };
-    let tokens: Vec<TokenId> = golden["texts"]["gpl9k"]["ids"].as_array().unwrap().iter().map(|x| TokenId(x.as_u64().unwrap() as u32)).collect();
+    let (Some(path), Some(golden)) = (real_model(model), golden(golden_file)) else { return };
+    let tokens: Vec<TokenId> =
+        golden["texts"]["gpl9k"]["ids"].as_array().unwrap().iter().map(|x| TokenId(x.as_u64().unwrap() as u32)).collect();
     // Texts beyond a model's sliding window are longer than 512: one of the parts is.
     let parts = [&tokens[..256], &tokens[300..556], &tokens[700..956], &tokens[..640]];
     let mut rows: Vec<Vec<Vec<f64>>> = Vec::new();
@@ -29,7 +30,13 @@ fn near_f16(model: &str, golden_file: &str) {
         let mut all = Vec::new();
         for part in parts {
             // Every eighth position, so that the distributions fit in memory.
-            session.logits(part, 256, &CancelToken::new(), &mut |i, l| if i % 8 == 7 { all.push(log_softmax(l)) }).unwrap();
+            session
+                .logits(part, 256, &CancelToken::new(), &mut |i, l| {
+                    if i % 8 == 7 {
+                        all.push(log_softmax(l))
+                    }
+                })
+                .unwrap();
         }
         rows.push(all);
     }
@@ -53,8 +60,7 @@ fn q8_0_is_near_f16_on_gemma3_past_its_window() {
 
 #[test]
 fn heads_that_are_no_whole_blocks_are_refused_by_name() {
-    let Some(cases) = cases_folder() else { return };
-    let path = cases.join("hostile/m01_valid_tiny_f32.gguf");
+    let Some(path) = case("hostile/m01_valid_tiny_f32.gguf") else { return };
     let error = plan(&path, &options(KvElem::Q8_0, 64)).unwrap_err();
     assert!(matches!(error, selvedge::Error::Plan(PlanError::KvHead { kv: "q8_0", block: 32, d_head: 8, .. })), "{error}");
     let options = ModelOptions { backend: BackendOptions { n_threads: 1, ..BackendOptions::default() }, ..options(KvElem::F16, 64) };

@@ -6,8 +6,8 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use selvedge::{
-    CancelToken, Error, Event, GenerateOptions, Mirostat, Model, ModelError, ModelOptions, Overflow, SamplingParams, SessionError, StepError,
-    TokenId,
+    CancelToken, Error, Event, GenerateOptions, Mirostat, Model, ModelError, ModelOptions, Overflow, SamplingParams, SessionError,
+    StepError, TokenId,
 };
 use selvedge_tests::{GEMMA, SMOLLM2, Setup, case, in_own_process, real_model, status_bytes, synthetic, tiny_tokens};
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -80,7 +80,13 @@ fn ways() -> Vec<(&'static str, GenerateOptions)> {
             },
         ),
         ("all filters", GenerateOptions { sampling: seeded(all), top_logprobs: 3, ..base() }),
-        ("mirostat", GenerateOptions { sampling: seeded(SamplingParams { mirostat: Some(Mirostat::default()), ..SamplingParams::default() }), ..base() }),
+        (
+            "mirostat",
+            GenerateOptions {
+                sampling: seeded(SamplingParams { mirostat: Some(Mirostat::default()), ..SamplingParams::default() }),
+                ..base()
+            },
+        ),
     ]
 }
 

@@ -86,7 +86,8 @@ fn streamed(events: &[Seen]) -> String {
 /// Case 10.
 #[test]
 fn ids_that_end_a_turn_end_the_reply() {
-    for (name, stops, expected) in [(GEMMA, &["<eos>", "<end_of_turn>"][..], [1, 106]), (SMOLLM2, &["<|im_end|>", "<|endoftext|>"], [2, 0])] {
+    for (name, stops, expected) in [(GEMMA, &["<eos>", "<end_of_turn>"][..], [1, 106]), (SMOLLM2, &["<|im_end|>", "<|endoftext|>"], [2, 0])]
+    {
         let Some(path) = real_model(name) else { return };
         let model = small(64).open(&path);
         for (spelling, id) in stops.iter().zip(expected) {
@@ -471,7 +472,8 @@ fn events_come_in_order_and_add_up() {
     let model = small(512).open(&path);
     let mut session = model.session().unwrap();
     let prompt = tiny_tokens(300, 4);
-    let options = GenerateOptions { top_logprobs: 7, sampling: SamplingParams { seed: Some(1), ..SamplingParams::plain(1.0) }, ..greedy(20) };
+    let options =
+        GenerateOptions { top_logprobs: 7, sampling: SamplingParams { seed: Some(1), ..SamplingParams::plain(1.0) }, ..greedy(20) };
     for reused in [0, 299] {
         let (stats, all) = events(&mut session, &prompt, &options);
         assert_eq!((stats.reused_tokens, stats.prompt_tokens, stats.n_tokens, stats.n_decode_steps), (reused, 300, 20, 19));
@@ -728,7 +730,13 @@ fn numbers_that_overflow_are_an_error_that_names_the_layer() {
         }
         // One token's embedding: an error where the token is fed, and the session goes on without it.
         let path = changed(&path, &format!("embedding-{file}"), |w| set(w, "token_embd.weight", 7 * d_model..7 * d_model + 1, f32::MAX));
-        let tied = healthy.graph().nodes.iter().filter(|n| n.op.weights().iter().any(|w| healthy.graph().weights[w.weight.0 as usize].tensor == "token_embd.weight")).count() > 1;
+        let tied = healthy
+            .graph()
+            .nodes
+            .iter()
+            .filter(|n| n.op.weights().iter().any(|w| healthy.graph().weights[w.weight.0 as usize].tensor == "token_embd.weight"))
+            .count()
+            > 1;
         if tied {
             continue;
         }

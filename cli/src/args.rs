@@ -1,13 +1,13 @@
 //! Options that several commands share, and how they become the library's.
 
 use crate::error::{CliError, Result};
+use crate::models;
 use crate::output;
 use crate::progress::{Progress, Unit};
-use crate::models;
 use clap::{Args, ValueEnum};
 use selvedge::{
-    BackendOptions, CancelToken, GenerateOptions, KvElem, LoadStage, LoadedModel, Mirostat, Model, ModelOptions, PlanOptions, REGISTRY, SamplingParams,
-    Stage, TokenId, Tokenizer,
+    BackendOptions, CancelToken, GenerateOptions, KvElem, LoadStage, LoadedModel, Mirostat, Model, ModelOptions, PlanOptions, REGISTRY,
+    SamplingParams, Stage, TokenId, Tokenizer,
 };
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -182,9 +182,8 @@ pub(crate) fn read_ids(path: &Path, n_vocab: usize) -> Result<Vec<TokenId>> {
     let list = value.as_array().ok_or_else(|| wrong(format!("expected a JSON array of token ids, found {}", brief(&value))))?;
     let id = |(i, value): (usize, &serde_json::Value)| {
         let id = value.as_u64().and_then(|id| u32::try_from(id).ok()).filter(|&id| (id as usize) < n_vocab);
-        id.map(TokenId).ok_or_else(|| {
-            wrong(format!("element {i} is {}, expected a token id from 0 to {}", brief(value), n_vocab.saturating_sub(1)))
-        })
+        id.map(TokenId)
+            .ok_or_else(|| wrong(format!("element {i} is {}, expected a token id from 0 to {}", brief(value), n_vocab.saturating_sub(1))))
     };
     list.iter().enumerate().map(id).collect()
 }

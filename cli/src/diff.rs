@@ -105,7 +105,11 @@ impl DiffArgs {
         off.sort_by(|x, y| y.size().total_cmp(&x.size()));
         off.truncate(LISTED);
         let diff = Diff { a: self.a, b: self.b, threshold: self.threshold, n_compared, first, worst: off };
-        if json { output::json(&diff)? } else { output::lines(&diff.table())? }
+        if json {
+            output::json(&diff)?
+        } else {
+            output::lines(&diff.table())?
+        }
         match diff.first {
             None => Ok(()),
             Some(first) => Err(CliError::Diverged(format!(

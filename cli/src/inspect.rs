@@ -40,7 +40,8 @@ fn dims<'a>(t: &'a TensorInfo<'_>) -> &'a [u64] {
 
 fn to_json(path: &std::path::Path, gguf: &Gguf<'_>) -> Json {
     let metadata: Map<String, Json> = gguf.metadata.iter().map(|(key, value)| (key.to_owned(), value_json(value))).collect();
-    let tensor = |t: &TensorInfo<'_>| json!({ "name": t.name, "type": t.ty.to_string(), "dims": dims(t), "offset": t.offset, "bytes": t.n_bytes });
+    let tensor =
+        |t: &TensorInfo<'_>| json!({ "name": t.name, "type": t.ty.to_string(), "dims": dims(t), "offset": t.offset, "bytes": t.n_bytes });
     json!({
         "file": path.display().to_string(),
         "version": gguf.version,

@@ -19,7 +19,8 @@ pub(crate) struct TemplateArgs {
 }
 
 fn variable(text: &str) -> std::result::Result<(String, Value), String> {
-    let (key, value) = text.split_once('=').filter(|(key, _)| !key.is_empty()).ok_or("expected a name and a value, as enable_thinking=false")?;
+    let (key, value) =
+        text.split_once('=').filter(|(key, _)| !key.is_empty()).ok_or("expected a name and a value, as enable_thinking=false")?;
     Ok((key.to_owned(), serde_json::from_str(value).unwrap_or_else(|_| Value::String(value.to_owned()))))
 }
 

@@ -45,8 +45,8 @@ impl PullArgs {
         if self.alias.starts_with("hf:") {
             return Err(CliError::NotYet("models of a hub can't be pulled yet: fetch the file another way and name it with -m"));
         }
-        let model =
-            known(&self.alias).ok_or_else(|| CliError::Usage(format!("there is no model {}; those there are: {}", self.alias, aliases())))?;
+        let model = known(&self.alias)
+            .ok_or_else(|| CliError::Usage(format!("there is no model {}; those there are: {}", self.alias, aliases())))?;
         let folder = models_dir()?;
         std::fs::create_dir_all(&folder).map_err(CliError::file("make the folder", &folder))?;
         let path = model.path()?;
@@ -75,7 +75,12 @@ fn hex(digest: Sha256) -> String {
 }
 
 /// Passes blocks on until the end.
-fn copy(mut from: impl Read, cancel: &CancelToken, to: &mut dyn FnMut(&[u8]) -> Result<()>, wrong: impl Fn(std::io::Error) -> CliError) -> Result<()> {
+fn copy(
+    mut from: impl Read,
+    cancel: &CancelToken,
+    to: &mut dyn FnMut(&[u8]) -> Result<()>,
+    wrong: impl Fn(std::io::Error) -> CliError,
+) -> Result<()> {
     let mut block = vec![0; BLOCK];
     loop {
         if cancel.is_cancelled() {

@@ -60,7 +60,10 @@ impl RunArgs {
         match reply.why {
             Finish::Cancelled => Err(CliError::Cancelled),
             Finish::Context if !json => {
-                output::note(&format!("the reply ended because the context of {} positions is full: -c sets a longer one", session.n_ctx()));
+                output::note(&format!(
+                    "the reply ended because the context of {} positions is full: -c sets a longer one",
+                    session.n_ctx()
+                ));
                 Ok(())
             }
             _ => Ok(()),

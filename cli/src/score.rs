@@ -67,7 +67,14 @@ impl ScoreArgs {
         }
         let mut session = model.session()?;
         let mut hash = Sha256::new();
-        let mut score = Score { nll: Vec::with_capacity(ids.len()), mean_nll: None, ppl: None, top: Vec::new(), logits_sha256: String::new(), numerics: NUMERICS };
+        let mut score = Score {
+            nll: Vec::with_capacity(ids.len()),
+            mean_nll: None,
+            ppl: None,
+            top: Vec::new(),
+            logits_sha256: String::new(),
+            numerics: NUMERICS,
+        };
         let mut bytes = Vec::new();
         let mut progress = Progress::new("scoring", Unit::Count);
         session.logits(&ids, self.chunk, interrupt.token(), &mut |i, logits| {

@@ -122,7 +122,9 @@ impl Chat {
                 Ok(Next::Turn) => {}
                 Ok(Next::Quit) => return Ok(()),
                 // A person reads the message and goes on; a script must not take silence for a reply.
-                Err(e) if input.is_terminal() && !matches!(e, CliError::Pipe | CliError::Output(_)) => eprintln!("error: {}", printable(&e.to_string())),
+                Err(e) if input.is_terminal() && !matches!(e, CliError::Pipe | CliError::Output(_)) => {
+                    eprintln!("error: {}", printable(&e.to_string()))
+                }
                 Err(e) => return Err(e),
             }
         }
