@@ -138,9 +138,10 @@ impl Model {
     pub fn bytes_per_token(&self, depth: usize) -> u64 {
         let graph = self.0.graph();
         let weights: f64 = graph.nodes.iter().map(|node| graph.cost(node).weight_bytes).sum();
+        let kv = self.0.options().kv;
         let cache = graph.kv_layers.iter().map(|layer| {
             let seen = layer.window.map_or(depth, |window| depth.min(window as usize));
-            seen * layer.n_head_kv * (layer.d_k + layer.d_v) * self.0.options().kv.n_bytes()
+            seen * layer.n_head_kv * (kv.head_bytes(layer.d_k) + kv.head_bytes(layer.d_v))
         });
         weights as u64 + cache.sum::<usize>() as u64
     }

@@ -3,6 +3,7 @@
 use crate::backend::{Backend, BackendError, LoadControl, Loaded};
 use crate::cancel::CancelToken;
 use crate::graph::VerifiedGraph;
+use crate::math;
 use crate::model::{Access, ModelFile};
 use crate::plan::{Plan, PlanError, PlanOptions, Planned, plan};
 use crate::text::TextModel;
@@ -58,11 +59,19 @@ impl LoadError {
 }
 
 /// The model.
-#[derive(Debug)]
 pub struct LoadedModel {
     planned: Planned,
     parts: Vec<(Range<usize>, Arc<dyn Loaded>)>,
     text: TextModel,
+}
+
+impl std::fmt::Debug for LoadedModel {
+    /// Which model it is; its graph has a dump of its own.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut out = f.debug_struct("LoadedModel");
+        out.field("path", &self.file().path()).field("architecture", &self.architecture());
+        out.field("options", self.options()).finish_non_exhaustive()
+    }
 }
 
 impl LoadedModel {
@@ -93,12 +102,14 @@ impl LoadedModel {
         progress(LoadStage::Tokenizer, 0, 1);
         let text = TextModel::from_metadata(&planned.file.gguf()?.metadata)?;
         planned.file.advise(Access::Sequential);
+        if validate {
+            check_numbers(&planned.file, cancel)?;
+        }
         let mut parts = Vec::with_capacity(planned.plan.segments.len());
         for segment in &planned.plan.segments {
             let mut control = LoadControl { progress: &mut |done, total| progress(LoadStage::Weights, done, total), cancel, validate };
             let source: Arc<dyn crate::backend::TensorSource> = planned.file.clone();
-            let loaded =
-                planned.backends[segment.backend_idx].load(planned.graph.clone(), segment.nodes.clone(), source, &mut control)?;
+            let loaded = planned.backends[segment.backend_idx].load(planned.graph.clone(), segment.nodes.clone(), source, &mut control)?;
             parts.push((segment.nodes.clone(), loaded));
         }
         progress(LoadStage::Ready, 1, 1);
@@ -164,4 +175,28 @@ impl LoadedModel {
     pub fn backends(&self) -> &[Arc<dyn Backend>] {
         &self.planned.backends
     }
+}
+
+/// Values that are decoded at once while a file is checked: they stay in the second-level cache.
+const CHECKED_AT_ONCE: usize = 16 << 10;
+
+/// Refuses a file in which any tensor holds a number that is infinite or undefined, also one that no backend packs.
+fn check_numbers(file: &ModelFile, cancel: &CancelToken) -> Result<(), BackendError> {
+    let mut values = vec![0.0_f32; CHECKED_AT_ONCE];
+    for (name, tensor) in file.tensors() {
+        let row = tensor.ty.row();
+        let Some(decode) = row.decode else { continue };
+        let blocks = CHECKED_AT_ONCE / row.block_elems;
+        for part in tensor.bytes.chunks(blocks * row.block_bytes) {
+            let values = &mut values[..part.len() / row.block_bytes * row.block_elems];
+            decode(part, values);
+            if !math::all_finite(values) {
+                return Err(BackendError::DamagedTensor { tensor: name.to_owned() });
+            }
+            if cancel.is_cancelled() {
+                return Err(BackendError::Cancelled);
+            }
+        }
+    }
+    Ok(())
 }

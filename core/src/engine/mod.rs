@@ -100,15 +100,7 @@ impl Engine {
         let arena = Region::new(placements.iter().map(|p| p.n_bytes).max().unwrap_or(0), false)?;
         let kv = KvCache::new(&kv_spec(&graph, &options, n_ctx))?;
         let max_rows = placements.iter().map(|p| p.shape.max_rows).max().unwrap_or(0);
-        Ok(Engine {
-            parts,
-            placements,
-            arena,
-            kv,
-            counts: vec![0; options.n_seq],
-            wanted: Vec::with_capacity(max_rows),
-            model,
-        })
+        Ok(Engine { parts, placements, arena, kv, counts: vec![0; options.n_seq], wanted: Vec::with_capacity(max_rows), model })
     }
 
     /// The model.
@@ -167,30 +159,66 @@ impl Engine {
         for (seq, &n) in self.counts.iter().enumerate().filter(|(_, n)| **n > 0) {
             self.kv.reserve(SeqId(seq as u32), n)?;
         }
-        let graph = self.model.graph().clone();
         let plan = self.placements.iter().position(|p| p.shape.max_rows >= rows.len()).unwrap_or(self.placements.len() - 1);
-        self.run(plan, 0..graph.head_start(), rows, 0..0, cancel, &mut tap)?;
+        match self.compute(plan, rows, cancel, on_logits, &mut tap) {
+            Ok(()) => {}
+            Err(BackendError::NonFinite { node, layer }) if tap.is_none() => {
+                let (node, layer) = self.first_non_finite(plan, rows, cancel).unwrap_or((node, layer));
+                return Err(BackendError::NonFinite { node, layer }.into());
+            }
+            Err(e) => return Err(e.into()),
+        }
+        for (seq, &n) in self.counts.iter().enumerate().filter(|(_, n)| **n > 0) {
+            self.kv.commit(SeqId(seq as u32), n);
+        }
+        Ok(())
+    }
+
+    /// The step itself: the body, then the head on tiles of wanted rows. Commits nothing.
+    fn compute(
+        &mut self,
+        plan: usize,
+        rows: &[Row],
+        cancel: &CancelToken,
+        on_logits: OnLogits<'_>,
+        tap: &mut Option<Tap<'_>>,
+    ) -> Result<(), BackendError> {
+        let graph = self.model.graph().clone();
+        self.run(plan, 0..graph.head_start(), rows, 0..0, cancel, tap)?;
         self.wanted.clear();
         self.wanted.extend((0..rows.len() as u32).filter(|&i| rows[i as usize].want == Want::Logits));
         let placement = &self.placements[plan];
         let (offset, tile, n_vocab) = (placement.offset(graph.logits()), placement.shape.max_wanted, graph.n_vocab());
         for start in (0..self.wanted.len()).step_by(tile) {
             let range = start..(start + tile).min(self.wanted.len());
-            self.run(plan, graph.head_start()..graph.nodes.len(), rows, range.clone(), cancel, &mut tap)?;
+            self.run(plan, graph.head_start()..graph.nodes.len(), rows, range.clone(), cancel, tap)?;
             let bytes = &mut self.arena.bytes_mut()[offset..offset + range.len() * n_vocab * 4];
             let logits: &mut [f32] = bytemuck::cast_slice_mut(bytes);
             for (i, logits) in range.zip(logits.chunks_exact_mut(n_vocab)) {
                 if !math::all_finite(logits) {
                     let node = graph.values[graph.logits().0 as usize].name.clone();
-                    return Err(BackendError::NonFinite { node, layer: None }.into());
+                    return Err(BackendError::NonFinite { node, layer: None });
                 }
                 on_logits(self.wanted[i] as usize, logits);
             }
         }
-        for (seq, &n) in self.counts.iter().enumerate().filter(|(_, n)| **n > 0) {
-            self.kv.commit(SeqId(seq as u32), n);
-        }
         Ok(())
+    }
+
+    /// Where a step's numbers went wrong first, by name and layer. A backend looks at few values, so what it reports may
+    /// lie layers behind the cause: the step is run again, watched. `None` where no value is shown that isn't finite.
+    fn first_non_finite(&mut self, plan: usize, rows: &[Row], cancel: &CancelToken) -> Option<(String, Option<u32>)> {
+        let mut first = None;
+        let mut watch = |value, numbers: &[f32]| {
+            if first.is_none() && !math::all_finite(numbers) {
+                first = Some(value);
+            }
+        };
+        // It fails again, or is cancelled: either way what was seen is all there is to know.
+        let _ = self.compute(plan, rows, cancel, &mut |_, _| {}, &mut Some(&mut watch));
+        let (value, graph) = (first?, self.model.graph());
+        let node = graph.nodes.iter().find(|n| n.outputs.contains(&value))?;
+        Some((graph.values[value.0 as usize].name.clone(), node.layer))
     }
 
     /// Runs nodes, part by part; `wanted` indexes `self.wanted`.

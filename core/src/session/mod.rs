@@ -181,6 +181,8 @@ pub struct Session {
     /// Tokens of the committed positions.
     tokens: Vec<TokenId>,
     rows: Vec<Row>,
+    /// What remains while a shift computes it again; kept, so that a shift allocates nothing.
+    remaining: Vec<TokenId>,
 }
 
 impl Session {
@@ -189,7 +191,8 @@ impl Session {
         let engine = Engine::new(model)?;
         let tokens = Vec::with_capacity(engine.n_ctx());
         let rows = Vec::with_capacity(engine.max_rows());
-        Ok(Session { engine, tokens, rows })
+        let remaining = Vec::with_capacity(engine.n_ctx());
+        Ok(Session { engine, tokens, rows, remaining })
     }
 
     /// The model.
@@ -396,10 +399,14 @@ impl Session {
     /// Drops positions from the middle and computes what comes after them again.
     fn shift(&mut self, n_keep: usize, n_discard: Option<usize>, cancel: &CancelToken) -> Result<ControlFlow<()>, SessionError> {
         let n_discard = Overflow::discard(n_keep, n_discard, self.n_ctx());
-        let mut tokens = self.tokens.clone();
-        tokens.drain(n_keep..(n_keep + n_discard).min(self.tokens.len()));
+        let mut remaining = std::mem::take(&mut self.remaining);
+        remaining.clear();
+        remaining.extend_from_slice(&self.tokens[..n_keep]);
+        remaining.extend_from_slice(&self.tokens[(n_keep + n_discard).min(self.tokens.len())..]);
         let kept = self.keep(n_keep);
-        self.feed(&tokens[kept..], None, cancel, None)
+        let fed = self.feed(&remaining[kept..], None, cancel, None);
+        self.remaining = remaining;
+        fed
     }
 }
 
