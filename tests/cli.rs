@@ -1,5 +1,6 @@
 //! The command as a user or a script meets it: shapes of JSON, exit statuses, what goes to which stream, Ctrl-C,
 //! conversations through a pipe and at a terminal, pulling, and what README and docs promise.
+#![allow(clippy::unwrap_used)] // tests fail by it
 
 #[path = "cli/support.rs"]
 mod support;
