@@ -128,7 +128,9 @@ fn plans_and_engines_work_on_the_null_backend() {
             for first in (0..96).step_by(32) {
                 for seq in 0..n_seq as u32 {
                     let step = rows(seq, first, &tiny_tokens(96, seq)[first..first + 32], &(90..96));
-                    engine.step(&step, &CancelToken::new(), &mut |_, l| n_logits += usize::from(l.len() == planned.graph.n_vocab())).unwrap();
+                    engine
+                        .step(&step, &CancelToken::new(), &mut |_, l| n_logits += usize::from(l.len() == planned.graph.n_vocab()))
+                        .unwrap();
                 }
             }
             assert_eq!(n_logits, 6 * n_seq);

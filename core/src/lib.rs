@@ -22,4 +22,3 @@ pub mod arch;
 pub mod plan;
 pub mod engine;
 pub mod session;
-

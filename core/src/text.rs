@@ -49,7 +49,8 @@ impl TextModel {
             None
         });
         let templates = TemplateSources::collect(entries);
-        let spelling = |id: Option<TokenId>| id.map(|id| String::from_utf8_lossy(tokenizer.token_bytes(id)).into_owned()).unwrap_or_default();
+        let spelling =
+            |id: Option<TokenId>| id.map(|id| String::from_utf8_lossy(tokenizer.token_bytes(id)).into_owned()).unwrap_or_default();
         let special = tokenizer.special();
         let more = [("unk_token", special.unk), ("pad_token", special.pad), ("sep_token", special.sep), ("cls_token", special.cls)];
         let tokens = TemplateOptions {

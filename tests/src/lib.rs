@@ -242,7 +242,8 @@ pub fn in_own_process(test: &str) -> bool {
         return true;
     }
     let mut command = std::process::Command::new(std::env::current_exe().unwrap());
-    let output = command.args(["--exact", test, "--include-ignored", "--nocapture", "--test-threads=1"]).env(VARIABLE, test).output().unwrap();
+    let output =
+        command.args(["--exact", test, "--include-ignored", "--nocapture", "--test-threads=1"]).env(VARIABLE, test).output().unwrap();
     let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     // What the child found out, and what it skipped, is the parent's to tell.
     let told = |l: &str| l.find("skipped:").or_else(|| l.find("found:")).map(|at| l[at..].to_owned());

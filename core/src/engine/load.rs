@@ -109,8 +109,7 @@ impl LoadedModel {
         for segment in &planned.plan.segments {
             let mut control = LoadControl { progress: &mut |done, total| progress(LoadStage::Weights, done, total), cancel, validate };
             let source: Arc<dyn crate::backend::TensorSource> = planned.file.clone();
-            let loaded =
-                planned.backends[segment.backend_idx].load(planned.graph.clone(), segment.nodes.clone(), source, &mut control)?;
+            let loaded = planned.backends[segment.backend_idx].load(planned.graph.clone(), segment.nodes.clone(), source, &mut control)?;
             parts.push((segment.nodes.clone(), loaded));
         }
         progress(LoadStage::Ready, 1, 1);

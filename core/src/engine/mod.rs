@@ -100,15 +100,7 @@ impl Engine {
         let arena = Region::new(placements.iter().map(|p| p.n_bytes).max().unwrap_or(0), false)?;
         let kv = KvCache::new(&kv_spec(&graph, &options, n_ctx))?;
         let max_rows = placements.iter().map(|p| p.shape.max_rows).max().unwrap_or(0);
-        Ok(Engine {
-            parts,
-            placements,
-            arena,
-            kv,
-            counts: vec![0; options.n_seq],
-            wanted: Vec::with_capacity(max_rows),
-            model,
-        })
+        Ok(Engine { parts, placements, arena, kv, counts: vec![0; options.n_seq], wanted: Vec::with_capacity(max_rows), model })
     }
 
     /// The model.

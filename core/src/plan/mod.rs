@@ -232,14 +232,7 @@ pub fn plan(file: Arc<ModelFile>, options: &PlanOptions, backends: Vec<Arc<dyn B
     let limit = options.budget.unwrap_or_else(|| os::available_memory().unwrap_or(u64::MAX));
     let max_ctx = largest(n_ctx_train, |n| anonymous_at(n).total() <= limit);
     let anonymous = anonymous_at(n_ctx);
-    let plan = Plan {
-        mapped: file.mapped_bytes() as u64,
-        anonymous,
-        gpu: memory_at(n_ctx).device as u64,
-        n_ctx,
-        max_ctx,
-        segments,
-    };
+    let plan = Plan { mapped: file.mapped_bytes() as u64, anonymous, gpu: memory_at(n_ctx).device as u64, n_ctx, max_ctx, segments };
     Ok(Planned { file, arch, graph, options, plan, backends })
 }
 

@@ -24,7 +24,11 @@ impl Overflow {
     pub(super) fn check(self, n_ctx: usize) -> Result<(), SessionError> {
         let Overflow::Shift { n_keep, n_discard } = self else { return Ok(()) };
         if n_keep >= n_ctx {
-            return Err(SessionError::Overflow { what: "the number of kept positions", expected: format!("below the context of {n_ctx}"), found: n_keep });
+            return Err(SessionError::Overflow {
+                what: "the number of kept positions",
+                expected: format!("below the context of {n_ctx}"),
+                found: n_keep,
+            });
         }
         let most = n_ctx - n_keep;
         match n_discard {
