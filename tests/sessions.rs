@@ -637,40 +637,46 @@ fn cancels_at_random_moments_change_nothing() {
 }
 
 /// Case 24: how long after a cancel the call may still run: 50 ms or one layer, five times that for a machine with other
-/// work, and the debug checks of a test build.
-const CANCEL_WITHIN: Duration = Duration::from_millis(1000);
+/// work and the checks of a test build.
+const CANCEL_WITHIN: Duration = Duration::from_millis(250);
 
 #[test]
 fn a_cancel_in_a_long_prefill_takes_effect_soon() {
     let Some(path) = real_model(SMOLLM2) else { return };
     let prompt = synthetic(6000, None);
     let open = |chunk: usize| Setup { n_ctx: 6144, chunk, max_wanted: 1, ..Setup::default() }.open(&path);
-    let cancelled = |model: &Model, chunk: usize, delay: u64| {
+    // Cancels `delay` after the prompt's `n_steps`th step.
+    let cancelled = |model: &Model, chunk: usize, n_steps: usize, delay: u64| {
         let mut session = model.session().unwrap();
         let cancel = CancelToken::new();
+        let (tell, told) = std::sync::mpsc::channel();
         let (stats, late) = std::thread::scope(|scope| {
             let other = cancel.clone();
             let canceller = scope.spawn(move || {
+                told.iter().take(n_steps).for_each(drop);
                 std::thread::sleep(Duration::from_millis(delay));
                 other.cancel();
                 Instant::now()
             });
-            let stats = session.generate(&prompt, &greedy(1), &cancel, &mut |_| ControlFlow::Continue(())).unwrap();
-            (stats, Instant::now().duration_since(canceller.join().unwrap()))
+            let stats = session.generate(&prompt, &greedy(1), &cancel, &mut |_| {
+                let _ = tell.send(());
+                ControlFlow::Continue(())
+            });
+            (stats.unwrap(), Instant::now().duration_since(canceller.join().unwrap()))
         });
         assert_eq!(stats.finish, Finish::Cancelled);
         let done = session.tokens().len();
-        println!("cancelled after {delay} ms: {done} tokens were done, back {late:?} later");
-        assert!(late < CANCEL_WITHIN, "{late:?} after the cancel");
-        assert!(done < 6000 && done % chunk == 0, "whole steps are committed: {done}");
-        session
+        println!("cancelled {delay} ms after {n_steps} steps: {done} tokens were done, back {late:?} later");
+        assert!(done < 6000 && done % chunk == 0 && done >= n_steps * chunk, "whole steps are committed: {done}");
+        (session, late)
     };
-    // In the midst of the first, long step.
-    cancelled(&open(512), 512, 300);
+    // In the midst of a long step; the best of three, as other work on the machine only ever slows.
+    let model = open(512);
+    let late = (0..3).map(|i| cancelled(&model, 512, 0, 200 + 50 * i).1).min().unwrap();
+    assert!(late < CANCEL_WITHIN, "{late:?} after the cancel");
     // Behind some short ones.
     let model = open(32);
-    let mut session = cancelled(&model, 32, 900);
-    assert!(!session.tokens().is_empty());
+    let (mut session, _) = cancelled(&model, 32, 2, 20);
     // What is there is right, whatever was cut short.
     let prompt = &prompt[..session.tokens().len() + 30];
     let reply = complete(&mut session, prompt, &greedy(3));
