@@ -2,7 +2,7 @@
 
 use crate::ids::TokenId;
 use crate::template::{self, ChatTemplate, RenderRequest, Rendered, TemplateOptions, TemplateSources};
-use crate::tokenizer::{self, Span, Tokenizer};
+use crate::tokenizer::{self, EncodeOptions, ParseSpecial, Span, Tokenizer};
 use selvedge_gguf::{Metadata, Value};
 use std::sync::Arc;
 
@@ -76,13 +76,28 @@ impl TextModel {
         self.templates.select(None, false).is_ok()
     }
 
+    /// Tokens of a text that is to be continued as it stands: with the start token that the file asks for, never with an
+    /// end token. `parse_special`: which special tokens that the text spells are meant.
+    pub fn continuation(&self, text: &str, parse_special: ParseSpecial) -> Result<Vec<TokenId>, TextError> {
+        let mut tokens = self.tokenizer.encode(text, EncodeOptions { add_special: false, parse_special })?;
+        if let Some(first) = self.tokenizer.first_token().filter(|first| tokens.first() != Some(first)) {
+            tokens.insert(0, first);
+        }
+        Ok(tokens)
+    }
+
     /// The template of that name, or the one that fits: parsed, ready to render many conversations.
     pub fn template(&self, name: Option<&str>, tools: bool) -> Result<ChatTemplate, TextError> {
+        self.template_with(name, tools, self.tokens.clone())
+    }
+
+    /// As [`TextModel::template`], with other texts for the special tokens.
+    pub fn template_with(&self, name: Option<&str>, tools: bool, tokens: TemplateOptions) -> Result<ChatTemplate, TextError> {
         let source = match (self.templates.select(name, tools), &self.fault) {
             (Err(template::Error::Missing), Some(fault)) => return Err(TextError::File(fault.clone())),
             (source, _) => source?,
         };
-        Ok(ChatTemplate::new(source, self.tokens.clone())?)
+        Ok(ChatTemplate::new(source, tokens)?)
     }
 
     /// Renders a conversation with the file's template.

@@ -432,11 +432,12 @@ fn gemma3_fills_in_what_files_leave_out() {
     assert_eq!(config.embedding_scale, 640.0_f32.sqrt());
     assert_eq!(config.attention_scale, 1.0 / 16.0);
     assert!(config.qk_norm && config.post_norms && config.act == Act::GeluTanh);
-    // A context that no window fills needs none.
-    let graph = config.build(&file, 512).unwrap();
-    assert!(graph.kv_layers.iter().all(|l| l.window.is_none()));
-    let graph = config.build(&file, 513).unwrap();
-    assert_eq!(graph.kv_layers.iter().filter(|l| l.window == Some(512)).count(), 15);
+    let n_windowed = |n_ctx_train, n_ctx| {
+        let config = DecoderConfig { n_ctx_train, ..config.clone() };
+        config.build(&file, n_ctx).unwrap().kv_layers.iter().filter(|l| l.window == Some(512)).count()
+    };
+    assert_eq!((n_windowed(32_768, 100), n_windowed(512, 513)), (15, 15));
+    assert_eq!(n_windowed(512, 512), 0, "no context outgrows the window");
 }
 
 const SMOLLM2: &str = "SmolLM2-135M-Instruct.Q4_1.gguf";

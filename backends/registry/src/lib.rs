@@ -71,10 +71,10 @@ fn reference(options: &BackendOptions) -> Result<Arc<dyn Backend>, RegistryError
 fn cpu(options: &BackendOptions) -> Result<Arc<dyn Backend>, RegistryError> {
     let isa = match options.isa.as_deref() {
         None | Some("auto") => None,
-        Some(name) => Some(Isa::from_name(name).ok_or_else(|| RegistryError::UnknownIsa {
-            found: name.to_string(),
-            known: Isa::ALL.map(|(n, _)| n).join(", "),
-        })?),
+        Some(name) => Some(
+            Isa::from_name(name)
+                .ok_or_else(|| RegistryError::UnknownIsa { found: name.to_string(), known: Isa::ALL.map(|(n, _)| n).join(", ") })?,
+        ),
     };
     Ok(Arc::new(CpuBackend::new(isa, threads(options))?))
 }

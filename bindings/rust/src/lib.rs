@@ -12,8 +12,10 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod logprobs;
 mod model;
 
+pub use logprobs::Logprobs;
 pub use model::{Error, Model, ModelOptions, open_text, plan};
 pub use selvedge_backends::{BackendOptions, REGISTRY, RegistryError};
 pub use selvedge_core::backend::{Backend, BackendError, BackendInfo, Tap};
@@ -24,10 +26,10 @@ pub use selvedge_core::ids::{SeqId, TokenId};
 pub use selvedge_core::kv::KvElem;
 pub use selvedge_core::model::{ModelError, ModelFile};
 pub use selvedge_core::plan::{Anonymous, DEFAULT_CHUNK, DEFAULT_CONTEXT, Plan, PlanError, PlanOptions, Planned, Segment};
-pub use selvedge_core::sampler::{Mirostat, Sampler, SamplingParams, Stage};
+pub use selvedge_core::sampler::{Error as SamplerError, Mirostat, Sampler, SamplingParams, Stage};
 pub use selvedge_core::session::{Completion, Event, Finish, GenerateOptions, Overflow, Session, SessionError, Sink, Stats};
 pub use selvedge_core::step::{Input, Row, Want};
-pub use selvedge_core::template::{ChatTemplate, Clock, RenderRequest, Rendered, TemplateOptions};
+pub use selvedge_core::template::{ChatTemplate, CivilTime, Clock, Error as TemplateError, RenderRequest, Rendered, TemplateOptions};
 pub use selvedge_core::text::{TextError, TextModel};
 pub use selvedge_core::tokenizer::{Detokenizer, EncodeOptions, ParseSpecial, Span, TokenType, Tokenizer};
 pub use selvedge_gguf as gguf;

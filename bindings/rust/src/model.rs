@@ -52,16 +52,38 @@ pub enum Error {
     /// The tokenizer.
     #[error(transparent)]
     Tokenizer(#[from] tokenizer::Error),
+    /// The context that was asked for doesn't hold what is to be computed.
+    #[error("{n_positions} positions are needed and the context was set to {n_ctx}: set a longer one, or none")]
+    ContextTooShort {
+        /// Positions needed.
+        n_positions: usize,
+        /// The context.
+        n_ctx: usize,
+    },
+}
+
+impl Error {
+    /// Whether the caller asked for it, by its cancel token.
+    pub fn is_cancelled(&self) -> bool {
+        match self {
+            Error::Load(e) => e.is_cancelled(),
+            Error::Step(e) | Error::Session(SessionError::Step(e)) => e.is_cancelled(),
+            _ => false,
+        }
+    }
 }
 
 /// A model in memory. Cheap to clone; any number of sessions may run on it at once, each on a thread of its own.
 #[derive(Debug, Clone)]
 pub struct Model(Arc<LoadedModel>);
 
-/// Plans a model: what it will take and where it will run. Reads metadata only.
+/// Plans a model: what it will take and where it will run. Reads metadata only, and refuses whatever [`Model::open`]
+/// would refuse before it reads weights, apart from a budget that doesn't suffice: see [`Planned::check_budget`].
 pub fn plan(path: &Path, options: &ModelOptions) -> Result<Planned, Error> {
     let file = Arc::new(ModelFile::open(path)?);
-    Ok(plan::plan(file, &options.plan, backends(&options.backend)?)?)
+    let planned = plan::plan(file, &options.plan, backends(&options.backend)?)?;
+    TextModel::from_metadata(&planned.file.gguf()?.metadata)?;
+    Ok(planned)
 }
 
 /// Opens the tokenizer and the templates of a file, also of one that holds nothing else.
@@ -89,6 +111,41 @@ impl Model {
         Ok(Model(Arc::new(model)))
     }
 
+    /// Opens a model with a context that holds `n_positions` at least, whatever the default is. An explicit context is
+    /// kept, and refused where it is shorter.
+    pub fn open_for(
+        path: &Path,
+        options: &ModelOptions,
+        n_positions: usize,
+        cancel: &CancelToken,
+        progress: &mut dyn FnMut(LoadStage, u64, u64),
+    ) -> Result<Model, Error> {
+        let file = Arc::new(ModelFile::open(path)?);
+        let mut planned = plan::plan(file.clone(), &options.plan, backends(&options.backend)?)?;
+        if planned.plan.n_ctx < n_positions {
+            if options.plan.n_ctx.is_some() {
+                return Err(Error::ContextTooShort { n_positions, n_ctx: planned.plan.n_ctx });
+            }
+            let longer = PlanOptions { n_ctx: Some(n_positions), ..options.plan };
+            planned = plan::plan(file, &longer, backends(&options.backend)?)?;
+        }
+        planned.check_budget()?;
+        Ok(Model(Arc::new(LoadedModel::load(planned, options.validate, cancel, progress)?)))
+    }
+
+    /// Bytes that decoding one token at position `depth` must read: every weight of the graph once, the output matrix
+    /// included, and the keys and values that its attention sees.
+    pub fn bytes_per_token(&self, depth: usize) -> u64 {
+        let graph = self.0.graph();
+        let weights: f64 = graph.nodes.iter().map(|node| graph.cost(node).weight_bytes).sum();
+        let kv = self.0.options().kv;
+        let cache = graph.kv_layers.iter().map(|layer| {
+            let seen = layer.window.map_or(depth, |window| depth.min(window as usize));
+            seen * layer.n_head_kv * (kv.head_bytes(layer.d_k) + kv.head_bytes(layer.d_v))
+        });
+        weights as u64 + cache.sum::<usize>() as u64
+    }
+
     /// A session on the model.
     pub fn session(&self) -> Result<Session, Error> {
         Ok(Session::new(self.0.clone())?)
@@ -98,6 +155,14 @@ impl Model {
     pub fn chat(&self, messages: &serde_json::Value) -> Result<Vec<TokenId>, Error> {
         let rendered = self.0.text().render(&RenderRequest::new(messages))?;
         Ok(self.0.text().encode_rendered(&rendered)?)
+    }
+
+    /// Tokens whose text holds one of the given texts: breakers of DRY, tokens to ban.
+    pub fn tokens_with(&self, texts: &[&str]) -> Vec<TokenId> {
+        let tokenizer = self.0.tokenizer();
+        let holds = |bytes: &[u8], text: &str| !text.is_empty() && bytes.windows(text.len()).any(|w| w == text.as_bytes());
+        let ids = (0..tokenizer.n_vocab() as u32).map(TokenId);
+        ids.filter(|&id| texts.iter().any(|text| holds(tokenizer.piece(id, true), text))).collect()
     }
 
     /// The shared model.

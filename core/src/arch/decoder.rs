@@ -216,8 +216,9 @@ fn n_vocab(keys: &Keys<'_>, file: &ModelFile) -> Result<usize, ModelError> {
 /// Builds and verifies the graph; see [`DecoderConfig::build`].
 pub(super) fn build(cfg: &DecoderConfig, file: &ModelFile, n_ctx: usize) -> Result<VerifiedGraph, ModelError> {
     let mut b = Builder { cfg, file, g: Graph::default() };
-    // A window that the context never outgrows is none, and such layers share their pages with the others.
-    let window = |l: &LayerConfig| l.window.filter(|&w| (w as usize) < n_ctx);
+    // A window that no context of this model outgrows is none: such layers share their pages with the others. The graph
+    // of a short context keeps the windows of longer ones, as what longer ones would cost is computed from it.
+    let window = |l: &LayerConfig| l.window.filter(|&w| (w as usize) < n_ctx.max(cfg.n_ctx_train));
     b.g.kv_layers = cfg.layers.iter().map(|l| KvLayer { n_head_kv: l.n_head_kv, d_k: cfg.d_k, d_v: cfg.d_v, window: window(l) }).collect();
     let embedding = b.matrix("token_embd.weight", cfg.d_model, cfg.n_vocab)?;
     let mut x = b.g.push1(None, Embed { weight: embedding, n_vocab: cfg.n_vocab, scale: cfg.embedding_scale }, &[], "inp_embd")?;

@@ -5,9 +5,20 @@
 //!   V, per head: [PAGE][d_v]     a position is contiguous: the weighted sum runs over positions with features in lanes
 //! ```
 //! First all K heads, then all V heads.
+//!
+//! Quantised types keep integers in the same order, followed by the scales of the head, f16: one per [`KV_BLOCK`] features
+//! of a position, `[d_k / 32][PAGE]` for keys and `[PAGE][d_v / 32]` for values. An element is `q * scale`, rounded once in
+//! f32:
+//!
+//! ```text
+//!   scale = f16(max |x| / 127),   q = clamp(round_to_even(x * (1 / scale)), -127, 127), or 0 where 1 / scale isn't finite
+//! ```
 
 use super::PAGE;
 use half::f16;
+
+/// Features that share a scale in a quantised cache.
+pub const KV_BLOCK: usize = 32;
 
 /// Element type of the cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -17,17 +28,28 @@ pub enum KvElem {
     F32,
     /// 16-bit floats.
     F16,
+    /// 8-bit integers with a scale per 32 features.
+    Q8_0,
 }
 
 impl KvElem {
     /// All types, with the names used on the command line.
-    pub const ALL: [(&'static str, KvElem); 2] = [("f16", KvElem::F16), ("f32", KvElem::F32)];
+    pub const ALL: [(&'static str, KvElem); 3] = [("f16", KvElem::F16), ("f32", KvElem::F32), ("q8_0", KvElem::Q8_0)];
 
-    /// Bytes of one element.
-    pub const fn n_bytes(self) -> usize {
+    /// Bytes of a head's part of one position, `d` features.
+    pub const fn head_bytes(self, d: usize) -> usize {
         match self {
-            KvElem::F32 => 4,
-            KvElem::F16 => 2,
+            KvElem::F32 => d * 4,
+            KvElem::F16 => d * 2,
+            KvElem::Q8_0 => d + d / KV_BLOCK * 2,
+        }
+    }
+
+    /// What a head size must be a multiple of.
+    pub const fn block(self) -> usize {
+        match self {
+            KvElem::F32 | KvElem::F16 => 1,
+            KvElem::Q8_0 => KV_BLOCK,
         }
     }
 
@@ -63,32 +85,30 @@ impl LayerLayout {
 
     /// Start of a head's keys, `[d_k][PAGE]`.
     pub const fn k_offset(&self, head: usize) -> usize {
-        head * self.d_k * PAGE * self.elem.n_bytes()
+        head * PAGE * self.elem.head_bytes(self.d_k)
     }
 
     /// Start of a head's values, `[PAGE][d_v]`.
     pub const fn v_offset(&self, head: usize) -> usize {
-        (self.n_head_kv * self.d_k + head * self.d_v) * PAGE * self.elem.n_bytes()
+        self.k_offset(self.n_head_kv) + head * PAGE * self.elem.head_bytes(self.d_v)
     }
 
-    /// Size of all heads, a multiple of 128 bytes.
+    /// Size of all heads, a multiple of 64 bytes.
     pub const fn n_bytes(&self) -> usize {
-        self.n_head_kv * (self.d_k + self.d_v) * PAGE * self.elem.n_bytes()
+        self.v_offset(self.n_head_kv)
     }
 
-    /// Writes one position of one head: the scalar reference of every store kernel.
+    /// Writes one position of one head: the reference of every store kernel.
     ///
     /// # Safety
     /// `base` is the start of this layer's part of a page (`KvPages::block`), and no other thread touches the position.
     pub unsafe fn store(&self, base: *mut u8, head: usize, slot: usize, k: &[f32], v: &[f32]) {
         debug_assert!(k.len() == self.d_k && v.len() == self.d_v && slot < PAGE && head < self.n_head_kv);
-        for (d, &x) in k.iter().enumerate() {
-            // SAFETY: head, d < d_k and slot < PAGE keep the element inside n_bytes.
-            unsafe { self.put(base, self.k_offset(head) / self.elem.n_bytes() + d * PAGE + slot, x) };
-        }
-        for (d, &x) in v.iter().enumerate() {
-            // SAFETY: likewise with d < d_v.
-            unsafe { self.put(base, self.v_offset(head) / self.elem.n_bytes() + slot * self.d_v + d, x) };
+        // SAFETY: head and slot lie inside the layout; keys stride by PAGE, values follow each other.
+        unsafe {
+            put(base.add(self.k_offset(head)), self.elem, k, self.d_k * PAGE, (PAGE, slot), (PAGE, slot));
+            let d_v = self.d_v;
+            put(base.add(self.v_offset(head)), self.elem, v, d_v * PAGE, (1, slot * d_v), (1, slot * (d_v / KV_BLOCK)));
         }
     }
 
@@ -98,31 +118,122 @@ impl LayerLayout {
     /// As for `store`, and the position was written.
     pub unsafe fn load(&self, base: *const u8, head: usize, slot: usize, k: &mut [f32], v: &mut [f32]) {
         debug_assert!(k.len() == self.d_k && v.len() == self.d_v && slot < PAGE && head < self.n_head_kv);
-        for (d, x) in k.iter_mut().enumerate() {
-            // SAFETY: inside n_bytes, as in `store`.
-            *x = unsafe { self.get(base, self.k_offset(head) / self.elem.n_bytes() + d * PAGE + slot) };
-        }
-        for (d, x) in v.iter_mut().enumerate() {
-            // SAFETY: likewise.
-            *x = unsafe { self.get(base, self.v_offset(head) / self.elem.n_bytes() + slot * self.d_v + d) };
-        }
-    }
-
-    unsafe fn put(&self, base: *mut u8, idx: usize, x: f32) {
-        match self.elem {
-            // SAFETY: the caller keeps idx inside the page, whose base is aligned to a cache line.
-            KvElem::F32 => unsafe { base.cast::<f32>().add(idx).write(x) },
-            // SAFETY: likewise.
-            KvElem::F16 => unsafe { base.cast::<u16>().add(idx).write(f16::from_f32(x).to_bits()) },
+        // SAFETY: as in `store`.
+        unsafe {
+            let (kb, vb) = (base.add(self.k_offset(head)), base.add(self.v_offset(head)));
+            for (d, x) in k.iter_mut().enumerate() {
+                *x = self.key(kb, d, slot);
+            }
+            for (d, x) in v.iter_mut().enumerate() {
+                *x = self.value(vb, slot, d);
+            }
         }
     }
 
-    unsafe fn get(&self, base: *const u8, idx: usize) -> f32 {
-        match self.elem {
-            // SAFETY: the caller keeps idx inside the page, whose base is aligned to a cache line.
-            KvElem::F32 => unsafe { base.cast::<f32>().add(idx).read() },
-            // SAFETY: likewise.
-            KvElem::F16 => f16::from_bits(unsafe { base.cast::<u16>().add(idx).read() }).to_f32(),
+    /// Feature `d` of the key at `slot`; `keys` is the start of the head's keys.
+    ///
+    /// # Safety
+    /// `keys` points at a page's keys of this layout, and the position was written.
+    #[inline(always)]
+    pub unsafe fn key(&self, keys: *const u8, d: usize, slot: usize) -> f32 {
+        // SAFETY: d < d_k and slot < PAGE keep both indices inside the head.
+        unsafe { get(keys, self.elem, self.d_k * PAGE, d * PAGE + slot, d / KV_BLOCK * PAGE + slot) }
+    }
+
+    /// Feature `d` of the value at `slot`; `values` is the start of the head's values.
+    ///
+    /// # Safety
+    /// As for `key`.
+    #[inline(always)]
+    pub unsafe fn value(&self, values: *const u8, slot: usize, d: usize) -> f32 {
+        // SAFETY: d < d_v and slot < PAGE keep both indices inside the head.
+        unsafe { get(values, self.elem, self.d_v * PAGE, slot * self.d_v + d, slot * (self.d_v / KV_BLOCK) + d / KV_BLOCK) }
+    }
+}
+
+/// Writes features at `first + i * stride`; quantised types put scales, at the places of `scales`, after `n` integers.
+///
+/// # Safety
+/// All indices lie inside a head's part of a page, which is aligned to 64 bytes.
+unsafe fn put(base: *mut u8, elem: KvElem, xs: &[f32], n: usize, (stride, first): (usize, usize), scales: (usize, usize)) {
+    match elem {
+        KvElem::F32 => {
+            for (i, &x) in xs.iter().enumerate() {
+                // SAFETY: the caller's promise.
+                unsafe { base.cast::<f32>().add(first + i * stride).write(x) };
+            }
+        }
+        KvElem::F16 => {
+            for (i, &x) in xs.iter().enumerate() {
+                // SAFETY: the caller's promise.
+                unsafe { base.cast::<u16>().add(first + i * stride).write(f16::from_f32(x).to_bits()) };
+            }
+        }
+        KvElem::Q8_0 => {
+            for (b, block) in xs.chunks_exact(KV_BLOCK).enumerate() {
+                let scale = f16::from_f32(block.iter().fold(0.0_f32, |m, x| if x.abs() > m || x.is_nan() { x.abs() } else { m }) / 127.0);
+                let inverse = 1.0 / scale.to_f32();
+                let inverse = if inverse.is_finite() { inverse } else { 0.0 };
+                for (i, &x) in block.iter().enumerate() {
+                    // 1.5 * 2^23 leaves the nearest integer, ties to even, in the low bits of the sum.
+                    let q = ((x * inverse + 12_582_912.0).to_bits() as i32 - 0x4b40_0000).clamp(-127, 127);
+                    // SAFETY: the caller's promise.
+                    unsafe { base.cast::<i8>().add(first + (b * KV_BLOCK + i) * stride).write(q as i8) };
+                }
+                // SAFETY: the scales follow the n integers, an even number.
+                unsafe { base.add(n).cast::<u16>().add(scales.1 + b * scales.0).write(scale.to_bits()) };
+            }
+        }
+    }
+}
+
+/// Reads the element at `idx`, whose scale is at `scale_idx` after `n` integers.
+///
+/// # Safety
+/// As for `put`.
+#[inline(always)]
+unsafe fn get(base: *const u8, elem: KvElem, n: usize, idx: usize, scale_idx: usize) -> f32 {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match elem {
+            KvElem::F32 => base.cast::<f32>().add(idx).read(),
+            KvElem::F16 => f16::from_bits(base.cast::<u16>().add(idx).read()).to_f32(),
+            KvElem::Q8_0 => {
+                let scale = f16::from_bits(base.add(n).cast::<u16>().add(scale_idx).read()).to_f32();
+                f32::from(base.cast::<i8>().add(idx).read()) * scale
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_stored_is_loaded() {
+        for (_, elem) in KvElem::ALL {
+            let layout = LayerLayout::new(elem, 3, 64, 32);
+            let mut page = vec![0_u64; layout.n_bytes() / 8];
+            let base = page.as_mut_ptr().cast::<u8>();
+            let vector =
+                |head: usize, slot: usize, n: usize| (0..n).map(|d| ((head * 7 + slot * 3 + d) % 29) as f32 - 14.0).collect::<Vec<f32>>();
+            for head in 0..3 {
+                for slot in 0..PAGE {
+                    // SAFETY: the page has the layout's size.
+                    unsafe { layout.store(base, head, slot, &vector(head, slot, 64), &vector(head, slot, 32)) };
+                }
+            }
+            let bound = if elem == KvElem::Q8_0 { 14.0 / 127.0 * 0.51 + 0.01 } else { 0.0 };
+            for head in 0..3 {
+                for slot in 0..PAGE {
+                    let (mut k, mut v) = (vec![0.0; 64], vec![0.0; 32]);
+                    // SAFETY: the page has the layout's size.
+                    unsafe { layout.load(base, head, slot, &mut k, &mut v) };
+                    let near = |got: &[f32], want: Vec<f32>| got.iter().zip(want).all(|(g, w)| (g - w).abs() <= bound);
+                    assert!(near(&k, vector(head, slot, 64)) && near(&v, vector(head, slot, 32)), "{elem:?} {head} {slot}");
+                }
+            }
         }
     }
 }

@@ -16,7 +16,7 @@ pub mod layout;
 
 use crate::ids::SeqId;
 use crate::os::{OutOfMemory, Region, page_size};
-pub use layout::{KvElem, LayerLayout};
+pub use layout::{KV_BLOCK, KvElem, LayerLayout};
 
 /// Positions in a page, and in an attention block (DESIGN 3.1): the two are the same so that a block never spans pages.
 pub const PAGE: usize = 64;

@@ -110,11 +110,23 @@ impl ModelFile {
     /// # Errors
     /// The system's refusal, anything wrong with the container, parts of a split set that are missing or don't fit.
     pub fn open(path: &Path) -> Result<ModelFile, ModelError> {
+        ModelFile::open_parts(path, true)
+    }
+
+    /// Opens one file as it stands, without the others of its split set: to look into it.
+    ///
+    /// # Errors
+    /// The system's refusal, anything wrong with the container.
+    pub fn open_alone(path: &Path) -> Result<ModelFile, ModelError> {
+        ModelFile::open_parts(path, false)
+    }
+
+    fn open_parts(path: &Path, with_siblings: bool) -> Result<ModelFile, ModelError> {
         let first = open_part(path)?;
         let mut ggufs = vec![parse(&first)?];
         let wrong = |source| ModelError::Gguf { path: path.to_owned(), source };
         let file_name = path.file_name().map(|n| n.to_string_lossy()).unwrap_or_default();
-        let siblings = split::siblings(&ggufs[0], &file_name).map_err(wrong)?;
+        let siblings = if with_siblings { split::siblings(&ggufs[0], &file_name).map_err(wrong)? } else { Vec::new() };
         let mut others = Vec::with_capacity(siblings.len());
         for (i, name) in siblings.iter().enumerate() {
             let path = path.with_file_name(name);

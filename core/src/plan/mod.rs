@@ -127,6 +127,18 @@ pub enum PlanError {
         /// Rows of the matrix.
         rows: usize,
     },
+    /// Head sizes that a quantised cache can't hold.
+    #[error("a {kv} cache keeps blocks of {block} features and layer {layer} has heads of {d_head}: use --kv f16")]
+    KvHead {
+        /// Type of the cache.
+        kv: &'static str,
+        /// Features in its blocks.
+        block: usize,
+        /// The layer.
+        layer: usize,
+        /// Its head size.
+        d_head: usize,
+    },
     /// More memory than the budget allows.
     #[error("a context of {n_ctx} needs {need} bytes and the budget is {budget}: {advice}")]
     Budget {
@@ -204,6 +216,12 @@ pub fn plan(file: Arc<ModelFile>, options: &PlanOptions, backends: Vec<Arc<dyn B
         Tokenizer::planned_bytes(&gguf.metadata)?
     };
     let plain = arch.build(&file, n_ctx)?;
+    let block = options.kv.block();
+    for (layer, l) in plain.kv_layers.iter().enumerate() {
+        if let Some(d_head) = [l.d_k, l.d_v].into_iter().find(|d| d % block != 0) {
+            return Err(PlanError::KvHead { kv: options.kv.name(), block, layer, d_head });
+        }
+    }
     let Some(first) = backends.first() else {
         return Err(PlanError::Option { option: "the list of backends", expected: "at least one".into(), found: "none".into() });
     };

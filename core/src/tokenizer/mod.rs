@@ -55,8 +55,9 @@ const KEY_ADD_EOS: &str = "tokenizer.ggml.add_eos_token";
 const KEY_ADD_SPACE: &str = "tokenizer.ggml.add_space_prefix";
 const KEY_MERGE_SPACES: &str = "tokenizer.ggml.remove_extra_whitespaces";
 
-/// Longest text that is encoded at once, in bytes: places in it fit 32 bits with room for what normalising adds.
-pub const MAX_TEXT: usize = 1 << 30;
+/// Longest text that is encoded at once, in bytes (64 MiB): bounds the working memory, at most about 40 bytes for each,
+/// and places in it fit 32 bits with room for what normalising adds.
+pub const MAX_TEXT: usize = 1 << 26;
 
 /// A value of `tokenizer.ggml.model`: its algorithm, and what holds where the file doesn't say.
 struct Model {

@@ -4,6 +4,10 @@
 //! function that tells how long the first piece of a text is: a match at its start, or what lies before the first
 //! match. All run in time linear in the text, look ahead within the text that they are given, and never behind.
 //!
+//! Classes of characters are those of `unicode`. Where llama.cpp approximates a published pattern (letters with case and
+//! marks in `tekken` and `gpt-4o`, wide spaces in the two of DeepSeek), the published one holds here: the models were
+//! trained with it.
+//!
 //! To add one: where its patterns are here already, a row in [`PRE_TOKENIZERS`]; else its patterns as functions first.
 
 use super::unicode::{Class, class};

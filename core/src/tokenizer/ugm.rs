@@ -10,9 +10,9 @@ use crate::ids::TokenId;
 /// How much worse than the worst piece an unknown character is.
 const UNKNOWN_PENALTY: f32 = 10.0;
 
-/// Longest replacement of the normaliser's table, in bytes: bounds what a text can grow to. The longest published one
-/// has 33.
-const MAX_REPLACEMENT: usize = 256;
+/// Longest replacement of the normaliser's table, in bytes: bounds what a text can grow to, below 32 bits of places. The
+/// longest published one has 33.
+const MAX_REPLACEMENT: usize = 48;
 
 /// No token.
 const NONE: u32 = u32::MAX;

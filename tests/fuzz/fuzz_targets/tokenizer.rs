@@ -11,7 +11,17 @@ use selvedge_gguf::{Gguf, Writer};
 
 const MODELS: [&str; 4] = ["llama", "gpt2", "bert", "t5"];
 const SPLITS: [&str; 12] = [
-    "default", "gpt-2", "starcoder", "falcon", "llama-bpe", "qwen2", "qwen35", "deepseek-llm", "deepseek-coder", "deepseek-v3", "tekken",
+    "default",
+    "gpt-2",
+    "starcoder",
+    "falcon",
+    "llama-bpe",
+    "qwen2",
+    "qwen35",
+    "deepseek-llm",
+    "deepseek-coder",
+    "deepseek-v3",
+    "tekken",
     "gpt-4o",
 ];
 

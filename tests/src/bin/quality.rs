@@ -62,7 +62,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         for (i, (e, f)) in expected.iter().zip(&found).enumerate() {
             let (p, q) = (log_softmax(e), log_softmax(f));
             kl.push(p.iter().zip(&q).map(|(p, q)| p.exp() * (p - q)).sum::<f64>());
-            same += usize::from(best(e) == best(f));
+            same += u32::from(best(e) == best(f));
             if let (Some(next), Some(nll)) = (tokens.get(done + i + 1), text["nll"][done + i].as_f64()) {
                 worst_nll = worst_nll.max((nll + p[next.0 as usize]).abs());
             }
@@ -80,12 +80,14 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
     })?;
     let ppl = (nll.iter().sum::<f64>() / nll.len() as f64).exp();
+    let positions = kl.len() as f64;
+    let kl_mean = kl.iter().sum::<f64>() / positions;
     let result = json!({
         "model": golden["model"],
-        "positions": kl.len(),
-        "kl_mean": kl.iter().sum::<f64>() / kl.len() as f64,
+        "positions": positions,
+        "kl_mean": kl_mean,
         "kl_median": median(kl),
-        "same_argmax": same,
+        "argmax_agreement": f64::from(same) / positions,
         "reference_worst_nll_error": worst_nll,
         "gpl9k_tokens": tokens.len(),
         "gpl9k_ppl": ppl,

@@ -93,9 +93,8 @@ pub(super) fn iq4_nl(_: TensorType, b: &[u8], out: &mut Block) {
 /// scales u8[16] (low nibble scale, high nibble minimum), qs u8[64] (2 bits), d, dmin
 pub(super) fn q2_k(_: TensorType, b: &[u8], out: &mut Block) {
     out.d = [u16_at(b, 80), u16_at(b, 82)];
-    for i in 0..16 {
-        out.sc[i] = b[i] & 15;
-        out.mn[i] = b[i] >> 4;
+    for ((sc, mn), &b) in out.sc.iter_mut().zip(&mut out.mn).zip(&b[..16]) {
+        (*sc, *mn) = (b & 15, b >> 4);
     }
     two_bits(&b[16..80], &mut out.q);
 }
@@ -235,7 +234,7 @@ pub(super) fn scatter(block: &Block, quant: Quant, scales: Scales, col: usize, n
                 }
             }
             Scales::Super { min, .. } => {
-                if step * STEP % SUPER == 0 {
+                if (step * STEP).is_multiple_of(SUPER) {
                     put16(dst, before - scales.super_bytes(), block.d[0]);
                     if min {
                         put16(dst, before - scales.super_bytes() + 2 * TILE, block.d[1]);

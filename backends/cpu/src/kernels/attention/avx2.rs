@@ -1,8 +1,8 @@
 //! AVX2 rows. Scores run with 16 positions in two registers per query, values with 8 features in a register; up to four
 //! queries share each load and conversion.
 
-use super::{AttentionKernels, BlockArgs, Query, finish_body, merge_body, soft_max};
-use selvedge_core::kv::{KvElem, PAGE};
+use super::{AttentionKernels, BlockArgs, Query, finish_body, merge_body, scalar, soft_max};
+use selvedge_core::kv::{KV_BLOCK, KvElem, PAGE};
 use std::arch::x86_64::*;
 
 pub(super) const KERNELS: AttentionKernels = AttentionKernels { block, merge, finish, name: "attention_avx2" };
@@ -10,50 +10,69 @@ pub(super) const KERNELS: AttentionKernels = AttentionKernels { block, merge, fi
 unsafe fn block(args: &BlockArgs, queries: &[Query]) {
     // SAFETY: the caller's promise; each arm has as many queries as it says.
     unsafe {
-        match (args.layout.elem, queries.len()) {
-            (KvElem::F32, 1) => block_n::<1, true>(args, queries),
-            (KvElem::F32, 2) => block_n::<2, true>(args, queries),
-            (KvElem::F32, 3) => block_n::<3, true>(args, queries),
-            (KvElem::F32, 4) => block_n::<4, true>(args, queries),
-            (_, 1) => block_n::<1, false>(args, queries),
-            (_, 2) => block_n::<2, false>(args, queries),
-            (_, 3) => block_n::<3, false>(args, queries),
-            (_, 4) => block_n::<4, false>(args, queries),
+        match args.layout.elem {
+            KvElem::F32 => block_of::<F32>(args, queries),
+            KvElem::F16 => block_of::<F16>(args, queries),
+            KvElem::Q8_0 => block_of::<Q8>(args, queries),
+            _ => scalar::block(args, queries),
+        }
+    }
+}
+
+unsafe fn block_of<E: Load>(args: &BlockArgs, queries: &[Query]) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match queries.len() {
+            1 => block_n::<1, E>(args, queries),
+            2 => block_n::<2, E>(args, queries),
+            3 => block_n::<3, E>(args, queries),
+            4 => block_n::<4, E>(args, queries),
             _ => debug_assert!(false, "one to four queries"),
         }
     }
 }
 
-/// Eight elements at index `idx`.
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn load<const WIDE: bool>(base: *const u8, idx: usize) -> __m256 {
-    // SAFETY: the caller keeps eight elements inside the page.
-    unsafe {
-        if WIDE {
-            _mm256_loadu_ps(base.cast::<f32>().add(idx))
-        } else {
-            _mm256_cvtph_ps(_mm_loadu_si128(base.cast::<u16>().add(idx).cast()))
+/// Eight neighbouring elements of a head's keys or values as floats. `n`: elements before the scales; `idx`: of the first
+/// element; `scale`: of its scale; `shared`: whether the eight have one scale (features of a value) or one each.
+trait Load {
+    unsafe fn load(base: *const u8, n: usize, idx: usize, scale: usize, shared: bool) -> __m256;
+}
+
+struct F32;
+struct F16;
+struct Q8;
+
+impl Load for F32 {
+    #[inline(always)]
+    unsafe fn load(base: *const u8, _: usize, idx: usize, _: usize, _: bool) -> __m256 {
+        // SAFETY: the caller keeps eight elements inside the page.
+        unsafe { _mm256_loadu_ps(base.cast::<f32>().add(idx)) }
+    }
+}
+
+impl Load for F16 {
+    #[inline(always)]
+    unsafe fn load(base: *const u8, _: usize, idx: usize, _: usize, _: bool) -> __m256 {
+        // SAFETY: the caller keeps eight elements inside the page.
+        unsafe { _mm256_cvtph_ps(_mm_loadu_si128(base.cast::<u16>().add(idx).cast())) }
+    }
+}
+
+impl Load for Q8 {
+    #[inline(always)]
+    unsafe fn load(base: *const u8, n: usize, idx: usize, scale: usize, shared: bool) -> __m256 {
+        // SAFETY: the caller keeps eight elements and their scales inside the page.
+        unsafe {
+            let q = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(base.add(idx).cast())));
+            let scales = base.add(n).cast::<u16>().add(scale);
+            let halves = if shared { _mm_set1_epi16(*scales as i16) } else { _mm_loadu_si128(scales.cast()) };
+            _mm256_mul_ps(q, _mm256_cvtph_ps(halves))
         }
     }
 }
 
-/// One element at index `idx`.
-#[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn load1<const WIDE: bool>(base: *const u8, idx: usize) -> f32 {
-    // SAFETY: the caller keeps the element inside the page.
-    unsafe {
-        if WIDE {
-            *base.cast::<f32>().add(idx)
-        } else {
-            _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(i32::from(*base.cast::<u16>().add(idx)))))
-        }
-    }
-}
-
-#[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn block_n<const N: usize, const WIDE: bool>(args: &BlockArgs, queries: &[Query]) {
+unsafe fn block_n<const N: usize, E: Load>(args: &BlockArgs, queries: &[Query]) {
     let layout = args.layout;
     let (d_k, d_v) = (layout.d_k, layout.d_v);
     // SAFETY: offsets of the head inside the page.
@@ -66,7 +85,10 @@ unsafe fn block_n<const N: usize, const WIDE: bool>(args: &BlockArgs, queries: &
         let mut acc = [[_mm256_setzero_ps(); 2]; N];
         for d in 0..d_k {
             // SAFETY: d < d_k and p + 16 <= 64.
-            let (k0, k1) = unsafe { (load::<WIDE>(k, d * PAGE + p), load::<WIDE>(k, d * PAGE + p + 8)) };
+            let (k0, k1) = unsafe {
+                let (idx, scale) = (d * PAGE + p, d / KV_BLOCK * PAGE + p);
+                (E::load(k, d_k * PAGE, idx, scale, false), E::load(k, d_k * PAGE, idx + 8, scale + 8, false))
+            };
             for (acc, query) in acc.iter_mut().zip(queries) {
                 // SAFETY: d < d_k.
                 let q = _mm256_set1_ps(unsafe { *query.q.add(d) });
@@ -94,7 +116,10 @@ unsafe fn block_n<const N: usize, const WIDE: bool>(args: &BlockArgs, queries: &
         let mut acc = [[_mm256_setzero_ps(); 2]; N];
         for p in lo..hi {
             // SAFETY: p < 64 and d + 16 <= d_v.
-            let (v0, v1) = unsafe { (load::<WIDE>(v, p * d_v + d), load::<WIDE>(v, p * d_v + d + 8)) };
+            let (v0, v1) = unsafe {
+                let (idx, scale) = (p * d_v + d, p * (d_v / KV_BLOCK) + d / KV_BLOCK);
+                (E::load(v, d_v * PAGE, idx, scale, true), E::load(v, d_v * PAGE, idx + 8, scale, true))
+            };
             for ((acc, s), query) in acc.iter_mut().zip(&s).zip(queries) {
                 if N == 1 || (p >= query.lo && p < query.hi) {
                     let e = _mm256_set1_ps(s[p]);
@@ -116,7 +141,7 @@ unsafe fn block_n<const N: usize, const WIDE: bool>(args: &BlockArgs, queries: &
             let mut o = 0.0_f32;
             for (p, e) in s.iter().enumerate().take(query.hi).skip(query.lo) {
                 // SAFETY: p < 64 and d < d_v.
-                o = unsafe { load1::<WIDE>(v, p * d_v + d) }.mul_add(*e, o);
+                o = unsafe { layout.value(v, p, d) }.mul_add(*e, o);
             }
             // SAFETY: `out` holds d_v + 2 floats.
             unsafe { *query.out.add(2 + d) = o };

@@ -143,7 +143,10 @@ mod tests {
             (seed >> 8) as f32 / (1 << 23) as f32 - 1.0
         };
         for elem in KvElem::ALL.map(|(_, e)| e) {
-            for (d_k, d_v) in [(8, 8), (64, 64), (80, 72), (256, 256), (20, 12)] {
+            for (d_k, d_v) in [(8, 8), (64, 64), (80, 72), (256, 256), (20, 12), (96, 32)] {
+                if d_k % elem.block() != 0 || d_v % elem.block() != 0 {
+                    continue;
+                }
                 let layout = LayerLayout::new(elem, 2, d_k, d_v);
                 let mut page = vec![0_u64; layout.n_bytes() / 8];
                 // Positions that no query may see hold garbage.

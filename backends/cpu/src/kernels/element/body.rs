@@ -144,8 +144,8 @@ unsafe fn zip(a: *const f32, b: *const f32, out: *mut f32, n: usize, f: impl Fn(
 /// As for `zip`.
 #[inline(always)]
 pub(super) unsafe fn glu(act: Act, gate: *const f32, up: *const f32, out: *mut f32, n: usize) {
-    // SAFETY: the caller's promise.
     match act {
+        // SAFETY: the caller's promise.
         Act::Silu => unsafe { zip(gate, up, out, n, |g, u| math::silu(g) * u) },
         // SAFETY: likewise.
         Act::GeluTanh => unsafe { zip(gate, up, out, n, |g, u| math::gelu_tanh(g) * u) },

@@ -97,7 +97,7 @@ mod tests {
                     f(&b, ob.as_mut_ptr());
                     assert!(oa.iter().zip(&ob).all(|(a, b)| a.to_bits() == b.to_bits()), "{isa:?} {n}");
                 };
-                // SAFETY (all): the buffers hold n floats, and the machine has the instruction set.
+                // SAFETY: the buffers hold n floats, and the machine has the instruction set.
                 run(&|e, o| unsafe { (e.glu)(Act::Silu, x.as_ptr(), y.as_ptr(), o, n) });
                 // SAFETY: as above.
                 run(&|e, o| unsafe { (e.glu)(Act::GeluTanh, x.as_ptr(), y.as_ptr(), o, n) });

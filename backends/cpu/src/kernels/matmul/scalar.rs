@@ -92,7 +92,7 @@ fn int(tile: &[u8], k: usize, quant: Quant, scales: Scales, q: &[i8], scale: &[f
     let mut at = 0;
     let (mut d, mut dmin) = ([0.0_f32; TILE], [0.0_f32; TILE]);
     for step in 0..k / STEP {
-        if scales.super_bytes() > 0 && step * STEP % SUPER == 0 {
+        if scales.super_bytes() > 0 && (step * STEP).is_multiple_of(SUPER) {
             for r in 0..TILE {
                 d[r] = f16_at(tile, at + 2 * r);
                 dmin[r] = if scales.has_min() { f16_at(tile, at + 2 * TILE + 2 * r) } else { 0.0 };

@@ -1,0 +1,108 @@
+//! `plan`: what loading would take and where the model would run.
+
+use crate::args::{ModelArgs, file_name, warn};
+use crate::error::Result;
+use crate::output;
+use clap::Args;
+use selvedge::{Planned, TextModel};
+use serde::Serialize;
+
+#[derive(Debug, Args)]
+pub(crate) struct PlanArgs {
+    #[command(flatten)]
+    model: ModelArgs,
+    /// Say why each part runs where it does, with which kernels, and what is odd about the file
+    #[arg(long)]
+    explain: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct PlanJson {
+    mapped: u64,
+    anonymous: AnonymousJson,
+    gpu: u64,
+    n_ctx: usize,
+    max_ctx: usize,
+    segments: Vec<SegmentJson>,
+}
+
+#[derive(Debug, Serialize)]
+struct AnonymousJson {
+    kv: u64,
+    arena: u64,
+    pack: u64,
+    tokenizer: u64,
+    other: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct SegmentJson {
+    backend: &'static str,
+    /// How many, in the order in which they run.
+    nodes: usize,
+    reason: String,
+}
+
+fn to_json(planned: &Planned) -> PlanJson {
+    let plan = &planned.plan;
+    let a = plan.anonymous;
+    let segments = plan.segments.iter();
+    PlanJson {
+        mapped: plan.mapped,
+        anonymous: AnonymousJson { kv: a.kv, arena: a.arena, pack: a.pack, tokenizer: a.tokenizer, other: a.other },
+        gpu: plan.gpu,
+        n_ctx: plan.n_ctx,
+        max_ctx: plan.max_ctx,
+        segments: segments.map(|s| SegmentJson { backend: s.backend, nodes: s.nodes.len(), reason: s.reason.clone() }).collect(),
+    }
+}
+
+fn table(planned: &Planned, explain: bool) -> String {
+    let (plan, config) = (&planned.plan, &planned.arch.config);
+    let a = plan.anonymous;
+    let mut out = format!(
+        "{}: {}, {} layers, {} tokens\n",
+        file_name(planned.file.path()),
+        planned.arch.spec.gguf_name,
+        planned.graph.kv_layers.len(),
+        config.n_vocab
+    );
+    let rows = [
+        ("mapped", plan.mapped, "the file; spared where memory is short"),
+        ("anonymous", a.total(), ""),
+        ("  kv", a.kv, "with the context full"),
+        ("  arena", a.arena, "intermediate values, scratch"),
+        ("  pack", a.pack, "weights in the backend's form"),
+        ("  tokenizer", a.tokenizer, ""),
+        ("  other", a.other, ""),
+        ("gpu", plan.gpu, ""),
+    ];
+    for (name, bytes, what) in rows {
+        out += format!("{name:<12}{:>10.1} MiB  {what}", bytes as f64 / 1048576.0).trim_end();
+        out.push('\n');
+    }
+    out += &format!("context     {:>10}      the longest that fits: {}, trained for {}\n", plan.n_ctx, plan.max_ctx, config.n_ctx_train);
+    for segment in &plan.segments {
+        out += &format!("runs on     {:>10}      {} nodes\n", segment.backend, segment.nodes.len());
+        if explain {
+            out += &format!("  {}\n", segment.reason);
+        }
+    }
+    out
+}
+
+impl PlanArgs {
+    pub(crate) fn run(self, json: bool) -> Result<()> {
+        let planned = selvedge::plan(&self.model.file.path()?, &self.model.options()?)?;
+        if json {
+            output::json(&to_json(&planned))?;
+        } else {
+            output::lines(&table(&planned, self.explain))?;
+        }
+        if self.explain {
+            warn(TextModel::from_metadata(&planned.file.gguf()?.metadata)?.tokenizer());
+        }
+        // What loading would refuse is no success here either; the plan says what would fit.
+        Ok(planned.check_budget()?)
+    }
+}
