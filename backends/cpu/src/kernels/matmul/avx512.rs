@@ -285,11 +285,11 @@ unsafe fn tile<W: Weights, S: ScaleKind, const N: usize>(args: &TileArgs, row: u
             // SAFETY: g < groups.
             let (scale_w, minus_min) = unsafe { S::load(sup, scales, g) };
             let mut isum = [_mm512_setzero_si512(); N];
-            for j in g * quads..(g + 1) * quads {
+            for (j, &quad) in q.iter().enumerate().skip(g * quads).take(quads) {
                 for (n, isum) in isum.iter_mut().enumerate() {
                     // SAFETY: row + n < n_rows, and step * 32 + 4 j + 4 <= k.
                     let x = unsafe { x.add(n * k + step * STEP + 4 * j).cast::<i32>().read_unaligned() };
-                    *isum = _mm512_dpbusd_epi32(*isum, q[j], _mm512_set1_epi32(x));
+                    *isum = _mm512_dpbusd_epi32(*isum, quad, _mm512_set1_epi32(x));
                 }
             }
             for (n, (acc, isum)) in acc.iter_mut().zip(isum).enumerate() {
