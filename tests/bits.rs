@@ -48,9 +48,8 @@ fn check_everywhere(path: &Path, name: &str, tokens: &[TokenId], isas: &[&'stati
     }
 }
 
-/// All threads with all chunks.
-const ALL_WAYS: [(usize, usize); 12] =
-    [(1, 1), (1, 7), (1, 64), (1, 512), (2, 1), (2, 7), (2, 64), (2, 512), (3, 1), (3, 7), (3, 64), (3, 512)];
+/// Each thread count with several chunks.
+const MANY_WAYS: [(usize, usize); 7] = [(1, 1), (1, 7), (1, 512), (2, 1), (2, 64), (3, 7), (3, 512)];
 /// Each thread count and each chunk at least once.
 const SOME_WAYS: [(usize, usize); 4] = [(1, 512), (2, 64), (3, 7), (2, 1)];
 
@@ -58,13 +57,13 @@ const SOME_WAYS: [(usize, usize); 4] = [(1, 512), (2, 64), (3, 7), (2, 1)];
 fn smollm2_has_the_same_bits_for_all_threads_and_chunks() {
     let Some(path) = real_model(SMOLLM2) else { return };
     let best = Isa::best().name();
-    check_everywhere(&path, "smollm2-64", &synthetic(64, None), &[best], &ALL_WAYS);
+    check_everywhere(&path, "smollm2-64", &synthetic(64, None), &[best], &MANY_WAYS);
 }
 
 #[test]
 fn smollm2_has_the_same_bits_on_all_instruction_sets() {
     let Some(path) = real_model(SMOLLM2) else { return };
-    check_everywhere(&path, "smollm2-64", &synthetic(64, None), &isas(), &[(2, 64), (1, 7)]);
+    check_everywhere(&path, "smollm2-64", &synthetic(64, None), &isas(), &[(2, 64)]);
 }
 
 #[test]
@@ -89,7 +88,7 @@ fn gemma_has_the_same_bits_past_its_window() {
     let tokens = synthetic(700, Some(2));
     for chunk in [64, 512] {
         let setup = Setup { n_ctx: 700, chunk, ..Setup::default() };
-        check("gemma-700", &format!("chunks of {chunk}"), &hash(&mut setup.engine(&path), &tokens, chunk, &(505..700)));
+        check("gemma-700", &format!("chunks of {chunk}"), &hash(&mut setup.engine(&path), &tokens, chunk, &(620..700)));
     }
 }
 
@@ -101,7 +100,9 @@ fn tiny_models_have_the_same_bits_everywhere() {
     let mut wrong = Vec::new();
     for path in &paths {
         for isa in isas() {
-            for (n_threads, chunk) in [(1, 150), (2, 1), (3, 7), (2, 64)] {
+            // The scalar kernels are slow, and have no ways of their own.
+            let ways = [(2, 64), (3, 7), (1, 150), (2, 1)];
+            for &(n_threads, chunk) in &ways[..if isa == Isa::Scalar.name() { 2 } else { 4 }] {
                 let setup = Setup { isa: Some(isa), n_threads, n_ctx: 150, chunk, ..Setup::default() };
                 let found = hash(&mut setup.engine(path), &tokens, chunk, &(0..150));
                 if found != known(&stem(path)) {

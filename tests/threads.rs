@@ -52,6 +52,7 @@ fn check_parallel(path: &Path, other: &Path, n_threads: usize, prompts: &[Vec<To
                 let model = setup.open(other);
                 reply(&mut model.session().unwrap(), &tiny_tokens(10, n_loads), 4);
                 n_loads += 1;
+                std::thread::sleep(Duration::from_millis(10));
             }
             n_loads
         });

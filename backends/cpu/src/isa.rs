@@ -8,11 +8,13 @@ pub enum Isa {
     Scalar,
     /// AVX2 with FMA and F16C.
     Avx2,
+    /// AVX-512 (F, BW, VL, VNNI).
+    Avx512Vnni,
 }
 
 impl Isa {
     /// All, with the names used on the command line.
-    pub const ALL: [(&'static str, Isa); 2] = [("scalar", Isa::Scalar), ("avx2", Isa::Avx2)];
+    pub const ALL: [(&'static str, Isa); 3] = [("scalar", Isa::Scalar), ("avx2", Isa::Avx2), ("avx512vnni", Isa::Avx512Vnni)];
 
     /// Its name.
     pub fn name(self) -> &'static str {
@@ -35,8 +37,16 @@ impl Isa {
                     && std::arch::is_x86_feature_detected!("fma")
                     && std::arch::is_x86_feature_detected!("f16c")
             }
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512Vnni => {
+                Isa::Avx2.is_available()
+                    && std::arch::is_x86_feature_detected!("avx512f")
+                    && std::arch::is_x86_feature_detected!("avx512bw")
+                    && std::arch::is_x86_feature_detected!("avx512vl")
+                    && std::arch::is_x86_feature_detected!("avx512vnni")
+            }
             #[cfg(not(target_arch = "x86_64"))]
-            Isa::Avx2 => false,
+            Isa::Avx2 | Isa::Avx512Vnni => false,
         }
     }
 

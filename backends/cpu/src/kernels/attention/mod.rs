@@ -11,6 +11,8 @@
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
 mod scalar;
 
 use crate::isa::Isa;
@@ -79,6 +81,8 @@ pub(crate) fn select(isa: Isa) -> AttentionKernels {
     match isa {
         #[cfg(target_arch = "x86_64")]
         Isa::Avx2 => avx2::KERNELS,
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512Vnni => avx512::KERNELS,
         _ => scalar::KERNELS,
     }
 }

@@ -40,6 +40,17 @@ macro_rules! kernels {
             })*
             pub(super) const ALL: Elements = Elements { $($name,)* };
         }
+
+        #[cfg(target_arch = "x86_64")]
+        mod avx512 {
+            use super::*;
+            $(#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl")]
+            unsafe fn $name($($arg: $ty),*) $(-> $ret)? {
+                // SAFETY: the caller's promise.
+                unsafe { body::$name($($arg),*) }
+            })*
+            pub(super) const ALL: Elements = Elements { $($name,)* };
+        }
     };
 }
 
@@ -67,6 +78,8 @@ pub(crate) fn select(isa: Isa) -> Elements {
     match isa {
         #[cfg(target_arch = "x86_64")]
         Isa::Avx2 => avx2::ALL,
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512Vnni => avx512::ALL,
         _ => scalar::ALL,
     }
 }

@@ -14,6 +14,8 @@
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
 mod scalar;
 
 use crate::isa::Isa;
@@ -67,6 +69,10 @@ pub(crate) const KERNELS: &[Kernel] = &[
     Kernel { name: "matmul_int_avx2", takes: avx2::takes_int, isa: Isa::Avx2, run: avx2::run_int },
     #[cfg(target_arch = "x86_64")]
     Kernel { name: "matmul_float_avx2", takes: |layout| !layout.act8(), isa: Isa::Avx2, run: avx2::run_float },
+    #[cfg(target_arch = "x86_64")]
+    Kernel { name: "matmul_int_avx512vnni", takes: avx512::takes_int, isa: Isa::Avx512Vnni, run: avx512::run_int },
+    #[cfg(target_arch = "x86_64")]
+    Kernel { name: "matmul_float_avx512", takes: |layout| !layout.act8(), isa: Isa::Avx512Vnni, run: avx512::run_float },
 ];
 
 /// The best kernel for a layout up to an instruction set.

@@ -1,0 +1,362 @@
+//! AVX-512 rows with VNNI. A tile is one register: sixteen output rows in its lanes; up to eight rows of activations share
+//! each load of weights.
+//!
+//! `vpdpbusd` multiplies unsigned with signed bytes and sums four products in 32 bits without saturation. Weights are the
+//! unsigned side: signed ones are shifted by 128, which, like every offset, is taken back through the activations' sums.
+
+use super::TileArgs;
+use super::scalar::IQ4_VALUES;
+use crate::pack::{Layout, Quant, STEP, SUPER, Scales, TILE};
+use std::arch::x86_64::*;
+
+/// Rows of activations that share the weights in registers.
+const ROWS: usize = 8;
+
+/// How weights of a step become operands of `vpdpbusd`, known when the kernel is compiled.
+trait Weights {
+    /// Bytes of a step.
+    const STEP_BYTES: usize;
+    /// Added to what the layout's offset is, as the operand is shifted by it.
+    const SHIFT: i32;
+    /// All eight quads of a step (columns 4j..4j+4 of sixteen rows).
+    unsafe fn quads(q: *const u8) -> [__m512i; 8];
+}
+
+struct Nibble;
+struct NibbleIq4;
+struct Byte;
+struct Signed;
+
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
+unsafe fn nibbles(q: *const u8) -> [__m512i; 8] {
+    let mask = _mm512_set1_epi8(15);
+    let mut out = [mask; 8];
+    for j in 0..4 {
+        // SAFETY: the step holds 4 x 64 bytes.
+        let bytes = unsafe { _mm512_loadu_si512(q.add(j * 64).cast()) };
+        out[j] = _mm512_and_si512(bytes, mask);
+        out[j + 4] = _mm512_and_si512(_mm512_srli_epi16::<4>(bytes), mask);
+    }
+    out
+}
+
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
+unsafe fn bytes(q: *const u8, flip: u8) -> [__m512i; 8] {
+    let flip = _mm512_set1_epi8(flip as i8);
+    let mut out = [flip; 8];
+    for (j, out) in out.iter_mut().enumerate() {
+        // SAFETY: the step holds 8 x 64 bytes.
+        *out = _mm512_xor_si512(unsafe { _mm512_loadu_si512(q.add(j * 64).cast()) }, flip);
+    }
+    out
+}
+
+impl Weights for Nibble {
+    const STEP_BYTES: usize = 256;
+    const SHIFT: i32 = 0;
+    #[inline(always)]
+    unsafe fn quads(q: *const u8) -> [__m512i; 8] {
+        // SAFETY: the caller's promise.
+        unsafe { nibbles(q) }
+    }
+}
+
+impl Weights for NibbleIq4 {
+    const STEP_BYTES: usize = 256;
+    const SHIFT: i32 = 128;
+    #[inline(always)]
+    unsafe fn quads(q: *const u8) -> [__m512i; 8] {
+        #[inline]
+        #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
+        unsafe fn look_up(codes: [__m512i; 8]) -> [__m512i; 8] {
+            // SAFETY: the table has 16 bytes.
+            let table = unsafe { _mm_loadu_si128(IQ4_VALUES.as_ptr().cast()) };
+            let table = _mm512_xor_si512(_mm512_broadcast_i32x4(table), _mm512_set1_epi8(-128));
+            codes.map(|c| _mm512_shuffle_epi8(table, c))
+        }
+        // SAFETY: the caller's promise.
+        unsafe { look_up(nibbles(q)) }
+    }
+}
+
+impl Weights for Byte {
+    const STEP_BYTES: usize = 512;
+    const SHIFT: i32 = 0;
+    #[inline(always)]
+    unsafe fn quads(q: *const u8) -> [__m512i; 8] {
+        // SAFETY: the caller's promise.
+        unsafe { bytes(q, 0) }
+    }
+}
+
+impl Weights for Signed {
+    const STEP_BYTES: usize = 512;
+    const SHIFT: i32 = 128;
+    #[inline(always)]
+    unsafe fn quads(q: *const u8) -> [__m512i; 8] {
+        // SAFETY: the caller's promise.
+        unsafe { bytes(q, 0x80) }
+    }
+}
+
+/// How scales are read, known when the kernel is compiled.
+trait ScaleKind {
+    const SCALES: Scales;
+    /// Scale and negated minimum of group `g`.
+    unsafe fn load(sup: *const u8, step: *const u8, g: usize) -> (__m512, __m512);
+}
+
+struct F16<const MIN: bool>;
+struct Super<const GROUP: usize, const MIN: bool>;
+struct F32<const GROUP: usize, const MIN: bool>;
+
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
+unsafe fn halves(p: *const u8) -> __m512 {
+    // SAFETY: the caller gives 32 readable bytes.
+    _mm512_cvtph_ps(unsafe { _mm256_loadu_si256(p.cast()) })
+}
+
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
+unsafe fn signed(p: *const u8) -> __m512 {
+    // SAFETY: the caller gives 16 readable bytes.
+    _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(unsafe { _mm_loadu_si128(p.cast()) }))
+}
+
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
+unsafe fn unsigned(p: *const u8) -> __m512 {
+    // SAFETY: the caller gives 16 readable bytes.
+    _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(unsafe { _mm_loadu_si128(p.cast()) }))
+}
+
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
+fn negate(x: __m512) -> __m512 {
+    _mm512_castsi512_ps(_mm512_xor_si512(_mm512_castps_si512(x), _mm512_set1_epi32(i32::MIN)))
+}
+
+impl<const MIN: bool> ScaleKind for F16<MIN> {
+    const SCALES: Scales = Scales::F16 { min: MIN };
+    #[inline(always)]
+    unsafe fn load(_: *const u8, step: *const u8, _: usize) -> (__m512, __m512) {
+        // SAFETY: the step's scales are 32 bytes, and 32 more with a minimum.
+        unsafe { (halves(step), if MIN { halves(step.add(2 * TILE)) } else { _mm512_setzero_ps() }) }
+    }
+}
+
+impl<const GROUP: usize, const MIN: bool> ScaleKind for Super<GROUP, MIN> {
+    const SCALES: Scales = Scales::Super { group: GROUP, min: MIN };
+    #[inline(always)]
+    unsafe fn load(sup: *const u8, step: *const u8, g: usize) -> (__m512, __m512) {
+        #[inline]
+        #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
+        unsafe fn scale(d: *const u8, sc: *const u8) -> __m512 {
+            // SAFETY: the caller gives 32 and 16 readable bytes.
+            unsafe { _mm512_mul_ps(halves(d), signed(sc)) }
+        }
+        #[inline]
+        #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
+        unsafe fn minus(dmin: *const u8, mn: *const u8) -> __m512 {
+            // SAFETY: the caller gives 32 and 16 readable bytes.
+            negate(unsafe { _mm512_mul_ps(halves(dmin), unsigned(mn)) })
+        }
+        let groups = STEP / GROUP;
+        // SAFETY: g < groups: 16 bytes a group, then as many of the minima; the super scales are 32 bytes each.
+        unsafe {
+            let m = if MIN { minus(sup.add(2 * TILE), step.add((groups + g) * TILE)) } else { _mm512_setzero_ps() };
+            (scale(sup, step.add(g * TILE)), m)
+        }
+    }
+}
+
+impl<const GROUP: usize, const MIN: bool> ScaleKind for F32<GROUP, MIN> {
+    const SCALES: Scales = Scales::F32 { group: GROUP, min: MIN };
+    #[inline(always)]
+    unsafe fn load(_: *const u8, step: *const u8, g: usize) -> (__m512, __m512) {
+        #[inline]
+        #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
+        unsafe fn floats(p: *const u8) -> __m512 {
+            // SAFETY: the caller gives 64 readable bytes.
+            unsafe { _mm512_loadu_ps(p.cast()) }
+        }
+        #[inline]
+        #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
+        fn minus(x: __m512) -> __m512 {
+            negate(x)
+        }
+        let groups = STEP / GROUP;
+        // SAFETY: g < groups: 64 bytes a group, then as many of the minima.
+        unsafe {
+            let m = if MIN { minus(floats(step.add((groups + g) * 4 * TILE))) } else { _mm512_setzero_ps() };
+            (floats(step.add(g * 4 * TILE)), m)
+        }
+    }
+}
+
+macro_rules! combinations {
+    ($($quant:pat, $scales:pat => $w:ty, $s:ty;)*) => {
+        /// Layouts that [`run_int`] takes.
+        pub(super) fn takes_int(layout: Layout) -> bool {
+            let Layout::Int { quant, scales } = layout else { return false };
+            #[allow(clippy::match_like_matches_macro, reason = "one arm a row of the table")]
+            match (quant, scales) {
+                $(($quant, $scales) => true,)*
+                _ => false,
+            }
+        }
+
+        /// # Safety
+        /// As [`TileArgs`] says; the machine has AVX-512 with VNNI; the layout is one that [`takes_int`].
+        pub(super) unsafe fn run_int(args: &TileArgs, layout: Layout) {
+            let Layout::Int { quant, scales } = layout else { return };
+            let offset = match quant {
+                Quant::Nibble { offset } | Quant::Byte { offset, .. } => i32::from(offset),
+                Quant::NibbleIq4 | Quant::Signed => 0,
+            };
+            match (quant, scales) {
+                // SAFETY: the caller's promise.
+                $(($quant, $scales) => unsafe { rows::<$w, $s>(args, offset) },)*
+                _ => debug_assert!(false, "selected for a layout that it does not take"),
+            }
+        }
+    };
+}
+
+// One row a combination that a storage type uses: each is a kernel of its own when compiled.
+combinations! {
+    Quant::Nibble { .. }, Scales::F16 { min: false } => Nibble, F16<false>;
+    Quant::Nibble { .. }, Scales::F16 { min: true } => Nibble, F16<true>;
+    Quant::Nibble { .. }, Scales::Super { group: 32, min: true } => Nibble, Super<32, true>;
+    Quant::Nibble { .. }, Scales::Super { group: 16, min: true } => Nibble, Super<16, true>;
+    Quant::Nibble { .. }, Scales::Super { group: 16, min: false } => Nibble, Super<16, false>;
+    Quant::NibbleIq4, Scales::F16 { min: false } => NibbleIq4, F16<false>;
+    Quant::NibbleIq4, Scales::Super { group: 32, min: false } => NibbleIq4, Super<32, false>;
+    Quant::Byte { .. }, Scales::F16 { min: false } => Byte, F16<false>;
+    Quant::Byte { .. }, Scales::F16 { min: true } => Byte, F16<true>;
+    Quant::Byte { .. }, Scales::Super { group: 32, min: true } => Byte, Super<32, true>;
+    Quant::Byte { .. }, Scales::Super { group: 16, min: false } => Byte, Super<16, false>;
+    Quant::Signed, Scales::F16 { min: false } => Signed, F16<false>;
+    Quant::Signed, Scales::F32 { group: 32, min: false } => Signed, F32<32, false>;
+    Quant::Signed, Scales::F32 { group: 32, min: true } => Signed, F32<32, true>;
+    Quant::Signed, Scales::F32 { group: 16, min: false } => Signed, F32<16, false>;
+    Quant::Signed, Scales::F32 { group: 16, min: true } => Signed, F32<16, true>;
+}
+
+/// All rows of activations, eight at a time, then by powers of two.
+unsafe fn rows<W: Weights, S: ScaleKind>(args: &TileArgs, offset: i32) {
+    let mut row = 0;
+    while row < args.n_rows {
+        // SAFETY: the caller's promise, and the rows remain.
+        row += unsafe {
+            match args.n_rows - row {
+                ROWS.. => tile::<W, S, ROWS>(args, row, offset),
+                4.. => tile::<W, S, 4>(args, row, offset),
+                2.. => tile::<W, S, 2>(args, row, offset),
+                _ => tile::<W, S, 1>(args, row, offset),
+            }
+        };
+    }
+}
+
+/// `N` rows of activations from `row` on; returns N.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
+unsafe fn tile<W: Weights, S: ScaleKind, const N: usize>(args: &TileArgs, row: usize, offset: i32) -> usize {
+    let k = args.k;
+    let groups = S::SCALES.groups();
+    let quads = 8 / groups;
+    let mut acc = [_mm512_setzero_ps(); N];
+    let mut w = args.w;
+    let mut sup = w;
+    // SAFETY: row < n_rows.
+    let x = unsafe { args.q.add(row * k) };
+    for step in 0..k / STEP {
+        if S::SCALES.super_bytes() > 0 && step % (SUPER / STEP) == 0 {
+            sup = w;
+            // SAFETY: the tile holds the super scales before every eighth step.
+            w = unsafe { w.add(S::SCALES.super_bytes()) };
+        }
+        // SAFETY: the scales follow the integers of the step.
+        let (q, scales) = unsafe { (W::quads(w), w.add(W::STEP_BYTES)) };
+        for g in 0..groups {
+            // SAFETY: g < groups.
+            let (scale_w, minus_min) = unsafe { S::load(sup, scales, g) };
+            let mut isum = [_mm512_setzero_si512(); N];
+            for (j, &quad) in q.iter().enumerate().skip(g * quads).take(quads) {
+                for (n, isum) in isum.iter_mut().enumerate() {
+                    // SAFETY: row + n < n_rows, and step * 32 + 4 j + 4 <= k.
+                    let x = unsafe { x.add(n * k + step * STEP + 4 * j).cast::<i32>().read_unaligned() };
+                    *isum = _mm512_dpbusd_epi32(*isum, quad, _mm512_set1_epi32(x));
+                }
+            }
+            for (n, (acc, isum)) in acc.iter_mut().zip(isum).enumerate() {
+                // SAFETY: row + n < n_rows; one scale per 32 columns, one sum per 16.
+                let (s, sum) = unsafe {
+                    let sums = args.sum.add((row + n) * (k / 16) + step * 2);
+                    let sum = if groups == 1 { *sums + *sums.add(1) } else { *sums.add(g) };
+                    (*args.scale.add((row + n) * (k / STEP) + step), sum)
+                };
+                let f = _mm512_cvtepi32_ps(_mm512_sub_epi32(isum, _mm512_set1_epi32((offset + W::SHIFT) * sum)));
+                *acc = _mm512_fmadd_ps(f, _mm512_mul_ps(scale_w, _mm512_set1_ps(s)), *acc);
+                if S::SCALES.has_min() {
+                    *acc = _mm512_fmadd_ps(minus_min, _mm512_set1_ps(s * sum as f32), *acc);
+                }
+            }
+        }
+        // SAFETY: the next step, or one past the tile.
+        w = unsafe { w.add(W::STEP_BYTES + S::SCALES.step_bytes()) };
+    }
+    for (n, acc) in acc.into_iter().enumerate() {
+        // SAFETY: `out` has 16 floats a row.
+        unsafe { _mm512_storeu_ps(args.out.add((row + n) * TILE), acc) };
+    }
+    N
+}
+
+/// # Safety
+/// As [`TileArgs`] says; the machine has AVX-512.
+pub(super) unsafe fn run_float(args: &TileArgs, layout: Layout) {
+    let mut row = 0;
+    while row < args.n_rows {
+        // SAFETY: the caller's promise, and the rows remain.
+        row += unsafe {
+            match args.n_rows - row {
+                ROWS.. => float_tile::<ROWS>(args, layout, row),
+                4.. => float_tile::<4>(args, layout, row),
+                2.. => float_tile::<2>(args, layout, row),
+                _ => float_tile::<1>(args, layout, row),
+            }
+        };
+    }
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
+unsafe fn float_tile<const N: usize>(args: &TileArgs, layout: Layout, row: usize) -> usize {
+    let mut acc = [_mm512_setzero_ps(); N];
+    for c in 0..args.k {
+        // SAFETY: column c of the tile: 16 elements.
+        let w = unsafe {
+            match layout {
+                Layout::F32 => _mm512_loadu_ps(args.w.add(c * TILE * 4).cast()),
+                Layout::F16 => halves(args.w.add(c * TILE * 2)),
+                _ => {
+                    let bits = _mm256_loadu_si256(args.w.add(c * TILE * 2).cast());
+                    _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(bits)))
+                }
+            }
+        };
+        for (n, acc) in acc.iter_mut().enumerate() {
+            // SAFETY: row + n < n_rows and c < k.
+            let x = _mm512_set1_ps(unsafe { *args.x.add((row + n) * args.k + c) });
+            *acc = _mm512_fmadd_ps(w, x, *acc);
+        }
+    }
+    for (n, acc) in acc.into_iter().enumerate() {
+        // SAFETY: `out` has 16 floats a row.
+        unsafe { _mm512_storeu_ps(args.out.add((row + n) * TILE), acc) };
+    }
+    N
+}
