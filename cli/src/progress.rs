@@ -38,9 +38,9 @@ impl Progress {
         let bar = self.bar.get_or_insert_with(|| {
             let count = match (self.unit, total) {
                 (Unit::Bytes, 0) => "{bytes}",
-                (Unit::Bytes, _) => "{bar:32} {bytes} of {total_bytes}, {bytes_per_sec}",
+                (Unit::Bytes, _) => "{wide_bar} {bytes} of {total_bytes}, {bytes_per_sec}",
                 (Unit::Count, 0) => "{pos}",
-                (Unit::Count, _) => "{bar:32} {pos} of {len}",
+                (Unit::Count, _) => "{wide_bar} {pos} of {len}",
             };
             // Draws nothing where standard error is no terminal.
             let bar = ProgressBar::with_draw_target((total > 0).then_some(total), ProgressDrawTarget::stderr());
