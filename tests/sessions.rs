@@ -667,7 +667,7 @@ fn a_cancel_in_a_long_prefill_takes_effect_soon() {
         assert_eq!(stats.finish, Finish::Cancelled);
         let done = session.tokens().len();
         println!("cancelled {delay} ms after {n_steps} steps: {done} tokens were done, back {late:?} later");
-        assert!(done < 6000 && done % chunk == 0 && done >= n_steps * chunk, "whole steps are committed: {done}");
+        assert!(done < 6000 && done.is_multiple_of(chunk) && done >= n_steps * chunk, "whole steps are committed: {done}");
         (session, late)
     };
     // In the midst of a long step; the best of three, as other work on the machine only ever slows.
