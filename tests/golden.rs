@@ -191,8 +191,10 @@ fn last_logits(file: &str, backend: &'static str, tokens: &[u32]) -> Option<Vec<
     Some(last)
 }
 
-/// Table R2: file, tokens, logits of the best ids in order.
-const R2: [(&str, &[u32], &[(usize, f64)]); 6] = [
+/// A row of table R2: file, tokens, logits of the best ids in order.
+type R2Row = (&'static str, &'static [u32], &'static [(usize, f64)]);
+
+const R2: [R2Row; 6] = [
     ("m01_valid_tiny_f32.gguf", &[1, 5, 9], &[(61, 1.83311), (85, 1.59890), (261, 1.54661), (119, 1.49133), (128, 1.41188)]),
     ("m02_valid_tiny_q8_0.gguf", &[1, 5, 9], &[(61, 1.83942)]),
     ("m03_valid_tiny_untied.gguf", &[1, 5, 9], &[(194, 1.92723)]),
