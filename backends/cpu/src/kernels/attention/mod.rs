@@ -14,6 +14,8 @@ mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 mod scalar;
+#[cfg(target_arch = "x86_64")]
+mod vector;
 
 use crate::isa::Isa;
 use selvedge_core::kv::{LayerLayout, PAGE};

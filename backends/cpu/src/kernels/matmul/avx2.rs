@@ -30,7 +30,7 @@ trait Weights {
 
 struct Nibble;
 struct NibbleIq4;
-struct Byte<const SUMS: usize>;
+struct Byte<const MAX: u8>;
 struct Signed;
 
 #[inline]
@@ -71,9 +71,9 @@ impl Weights for NibbleIq4 {
     }
 }
 
-impl<const N: usize> Weights for Byte<N> {
+impl<const MAX: u8> Weights for Byte<MAX> {
     const STEP_BYTES: usize = 512;
-    const SUMS: usize = N;
+    const SUMS: usize = 32_767 / (2 * 127 * MAX as usize);
     const SIGNED: bool = false;
     #[inline(always)]
     unsafe fn quad(q: *const u8, j: usize, h: usize) -> __m256i {
@@ -189,55 +189,7 @@ impl<const GROUP: usize, const MIN: bool> ScaleKind for F32<GROUP, MIN> {
     }
 }
 
-macro_rules! combinations {
-    ($($quant:pat, $scales:pat => $w:ty, $s:ty;)*) => {
-        /// Layouts that [`run_int`] takes.
-        pub(super) fn takes_int(layout: Layout) -> bool {
-            let Layout::Int { quant, scales } = layout else { return false };
-            #[allow(clippy::match_like_matches_macro, reason = "one arm a row of the table")]
-            match (quant, scales) {
-                $(($quant, $scales) => true,)*
-                _ => false,
-            }
-        }
-
-        /// # Safety
-        /// As [`TileArgs`] says; the machine has AVX2, FMA and F16C; the layout is one that [`takes_int`].
-        pub(super) unsafe fn run_int(args: &TileArgs, layout: Layout) {
-            let Layout::Int { quant, scales } = layout else { return };
-            // The offset is subtracted through the sums of the activations.
-            let offset = match quant {
-                Quant::Nibble { offset } | Quant::Byte { offset, .. } => i32::from(offset),
-                Quant::NibbleIq4 | Quant::Signed => 0,
-            };
-            match (quant, scales) {
-                // SAFETY: the caller's promise.
-                $(($quant, $scales) => unsafe { rows::<$w, $s>(args, offset) },)*
-                _ => debug_assert!(false, "selected for a layout that it does not take"),
-            }
-        }
-    };
-}
-
-// One row a combination that a storage type uses: each is a kernel of its own when compiled.
-combinations! {
-    Quant::Nibble { .. }, Scales::F16 { min: false } => Nibble, F16<false>;
-    Quant::Nibble { .. }, Scales::F16 { min: true } => Nibble, F16<true>;
-    Quant::Nibble { .. }, Scales::Super { group: 32, min: true } => Nibble, Super<32, true>;
-    Quant::Nibble { .. }, Scales::Super { group: 16, min: true } => Nibble, Super<16, true>;
-    Quant::Nibble { .. }, Scales::Super { group: 16, min: false } => Nibble, Super<16, false>;
-    Quant::NibbleIq4, Scales::F16 { min: false } => NibbleIq4, F16<false>;
-    Quant::NibbleIq4, Scales::Super { group: 32, min: false } => NibbleIq4, Super<32, false>;
-    Quant::Byte { max: 0..=31, .. }, Scales::F16 { min: false } => Byte<4>, F16<false>;
-    Quant::Byte { max: 0..=31, .. }, Scales::F16 { min: true } => Byte<4>, F16<true>;
-    Quant::Byte { max: 0..=31, .. }, Scales::Super { group: 32, min: true } => Byte<4>, Super<32, true>;
-    Quant::Byte { max: 32..=63, .. }, Scales::Super { group: 16, min: false } => Byte<2>, Super<16, false>;
-    Quant::Signed, Scales::F16 { min: false } => Signed, F16<false>;
-    Quant::Signed, Scales::F32 { group: 32, min: false } => Signed, F32<32, false>;
-    Quant::Signed, Scales::F32 { group: 32, min: true } => Signed, F32<32, true>;
-    Quant::Signed, Scales::F32 { group: 16, min: false } => Signed, F32<16, false>;
-    Quant::Signed, Scales::F32 { group: 16, min: true } => Signed, F32<16, true>;
-}
+super::int_kernels!();
 
 /// All rows of activations, four at a time.
 unsafe fn rows<W: Weights, S: ScaleKind>(args: &TileArgs, offset: i32) {

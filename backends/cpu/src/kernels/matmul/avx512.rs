@@ -24,7 +24,7 @@ trait Weights {
 
 struct Nibble;
 struct NibbleIq4;
-struct Byte;
+struct Byte<const MAX: u8>;
 struct Signed;
 
 #[inline]
@@ -81,7 +81,7 @@ impl Weights for NibbleIq4 {
     }
 }
 
-impl Weights for Byte {
+impl<const MAX: u8> Weights for Byte<MAX> {
     const STEP_BYTES: usize = 512;
     const SHIFT: i32 = 0;
     #[inline(always)]
@@ -197,54 +197,7 @@ impl<const GROUP: usize, const MIN: bool> ScaleKind for F32<GROUP, MIN> {
     }
 }
 
-macro_rules! combinations {
-    ($($quant:pat, $scales:pat => $w:ty, $s:ty;)*) => {
-        /// Layouts that [`run_int`] takes.
-        pub(super) fn takes_int(layout: Layout) -> bool {
-            let Layout::Int { quant, scales } = layout else { return false };
-            #[allow(clippy::match_like_matches_macro, reason = "one arm a row of the table")]
-            match (quant, scales) {
-                $(($quant, $scales) => true,)*
-                _ => false,
-            }
-        }
-
-        /// # Safety
-        /// As [`TileArgs`] says; the machine has AVX-512 with VNNI; the layout is one that [`takes_int`].
-        pub(super) unsafe fn run_int(args: &TileArgs, layout: Layout) {
-            let Layout::Int { quant, scales } = layout else { return };
-            let offset = match quant {
-                Quant::Nibble { offset } | Quant::Byte { offset, .. } => i32::from(offset),
-                Quant::NibbleIq4 | Quant::Signed => 0,
-            };
-            match (quant, scales) {
-                // SAFETY: the caller's promise.
-                $(($quant, $scales) => unsafe { rows::<$w, $s>(args, offset) },)*
-                _ => debug_assert!(false, "selected for a layout that it does not take"),
-            }
-        }
-    };
-}
-
-// One row a combination that a storage type uses: each is a kernel of its own when compiled.
-combinations! {
-    Quant::Nibble { .. }, Scales::F16 { min: false } => Nibble, F16<false>;
-    Quant::Nibble { .. }, Scales::F16 { min: true } => Nibble, F16<true>;
-    Quant::Nibble { .. }, Scales::Super { group: 32, min: true } => Nibble, Super<32, true>;
-    Quant::Nibble { .. }, Scales::Super { group: 16, min: true } => Nibble, Super<16, true>;
-    Quant::Nibble { .. }, Scales::Super { group: 16, min: false } => Nibble, Super<16, false>;
-    Quant::NibbleIq4, Scales::F16 { min: false } => NibbleIq4, F16<false>;
-    Quant::NibbleIq4, Scales::Super { group: 32, min: false } => NibbleIq4, Super<32, false>;
-    Quant::Byte { .. }, Scales::F16 { min: false } => Byte, F16<false>;
-    Quant::Byte { .. }, Scales::F16 { min: true } => Byte, F16<true>;
-    Quant::Byte { .. }, Scales::Super { group: 32, min: true } => Byte, Super<32, true>;
-    Quant::Byte { .. }, Scales::Super { group: 16, min: false } => Byte, Super<16, false>;
-    Quant::Signed, Scales::F16 { min: false } => Signed, F16<false>;
-    Quant::Signed, Scales::F32 { group: 32, min: false } => Signed, F32<32, false>;
-    Quant::Signed, Scales::F32 { group: 32, min: true } => Signed, F32<32, true>;
-    Quant::Signed, Scales::F32 { group: 16, min: false } => Signed, F32<16, false>;
-    Quant::Signed, Scales::F32 { group: 16, min: true } => Signed, F32<16, true>;
-}
+super::int_kernels!();
 
 /// All rows of activations, eight at a time, then by powers of two.
 unsafe fn rows<W: Weights, S: ScaleKind>(args: &TileArgs, offset: i32) {

@@ -12,6 +12,61 @@
 //! To add a kernel: a file for its instruction set and rows in its table; the tests below run every row of [`KERNELS`]
 //! that this machine can run against the scalar one.
 
+/// `takes_int` and `run_int` of an instruction set, over its own `Nibble`, `Byte`, ... and `rows`: one kernel a combination
+/// of integers and scales that a storage type uses.
+#[cfg(target_arch = "x86_64")]
+macro_rules! int_kernels {
+    () => {
+        super::int_kernels! {
+            Quant::Nibble { .. }, Scales::F16 { min: false } => Nibble, F16<false>;
+            Quant::Nibble { .. }, Scales::F16 { min: true } => Nibble, F16<true>;
+            Quant::Nibble { .. }, Scales::Super { group: 32, min: true } => Nibble, Super<32, true>;
+            Quant::Nibble { .. }, Scales::Super { group: 16, min: true } => Nibble, Super<16, true>;
+            Quant::Nibble { .. }, Scales::Super { group: 16, min: false } => Nibble, Super<16, false>;
+            Quant::NibbleIq4, Scales::F16 { min: false } => NibbleIq4, F16<false>;
+            Quant::NibbleIq4, Scales::Super { group: 32, min: false } => NibbleIq4, Super<32, false>;
+            Quant::Byte { max: 0..=31, .. }, Scales::F16 { min: false } => Byte<31>, F16<false>;
+            Quant::Byte { max: 0..=31, .. }, Scales::F16 { min: true } => Byte<31>, F16<true>;
+            Quant::Byte { max: 0..=31, .. }, Scales::Super { group: 32, min: true } => Byte<31>, Super<32, true>;
+            Quant::Byte { max: 32..=63, .. }, Scales::Super { group: 16, min: false } => Byte<63>, Super<16, false>;
+            Quant::Signed, Scales::F16 { min: false } => Signed, F16<false>;
+            Quant::Signed, Scales::F32 { group: 32, min: false } => Signed, F32<32, false>;
+            Quant::Signed, Scales::F32 { group: 32, min: true } => Signed, F32<32, true>;
+            Quant::Signed, Scales::F32 { group: 16, min: false } => Signed, F32<16, false>;
+            Quant::Signed, Scales::F32 { group: 16, min: true } => Signed, F32<16, true>;
+        }
+    };
+    ($($quant:pat, $scales:pat => $w:ty, $s:ty;)*) => {
+        /// Layouts that [`run_int`] takes.
+        pub(super) fn takes_int(layout: Layout) -> bool {
+            let Layout::Int { quant, scales } = layout else { return false };
+            #[allow(clippy::match_like_matches_macro, reason = "one arm a row of the table")]
+            match (quant, scales) {
+                $(($quant, $scales) => true,)*
+                _ => false,
+            }
+        }
+
+        /// # Safety
+        /// As [`TileArgs`] says; the machine has the instruction set; the layout is one that [`takes_int`].
+        pub(super) unsafe fn run_int(args: &TileArgs, layout: Layout) {
+            let Layout::Int { quant, scales } = layout else { return };
+            // The offset is subtracted through the sums of the activations.
+            let offset = match quant {
+                Quant::Nibble { offset } | Quant::Byte { offset, .. } => i32::from(offset),
+                Quant::NibbleIq4 | Quant::Signed => 0,
+            };
+            match (quant, scales) {
+                // SAFETY: the caller's promise.
+                $(($quant, $scales) => unsafe { rows::<$w, $s>(args, offset) },)*
+                _ => debug_assert!(false, "selected for a layout that it does not take"),
+            }
+        }
+    };
+}
+#[cfg(target_arch = "x86_64")]
+use int_kernels;
+
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]

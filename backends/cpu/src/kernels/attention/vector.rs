@@ -1,0 +1,208 @@
+//! The vector form of attention, written once over [`Vector`] and compiled per instruction set by [`vector_kernels`].
+//!
+//! Scores run with positions in lanes, values with features in lanes; two registers at a time, and up to four queries
+//! share each load and conversion.
+
+use super::{BlockArgs, Query, soft_max};
+use selvedge_core::kv::{KV_BLOCK, PAGE};
+
+/// A register of floats. All functions need the instruction set of the implementor.
+pub(super) trait Vector {
+    /// The register.
+    type V: Copy;
+    /// Floats in it; two registers divide [`PAGE`].
+    const LANES: usize;
+    unsafe fn splat(x: f32) -> Self::V;
+    /// `a * b + c`, rounded once.
+    unsafe fn fma(a: Self::V, b: Self::V, c: Self::V) -> Self::V;
+    unsafe fn store(to: *mut f32, x: Self::V);
+    unsafe fn load_f32(from: *const f32) -> Self::V;
+    unsafe fn load_f16(from: *const u16) -> Self::V;
+    /// Integers times their f16 scales: one scale for all, or one each.
+    unsafe fn load_i8(from: *const i8, scales: *const u16, shared: bool) -> Self::V;
+}
+
+/// Neighbouring elements of a head's keys or values as floats. `n`: elements before the scales; `idx`: of the first
+/// element; `scale`: of its scale; `shared`: whether all have one scale (features of a value) or one each.
+pub(super) trait Load {
+    unsafe fn load<S: Vector>(base: *const u8, n: usize, idx: usize, scale: usize, shared: bool) -> S::V;
+}
+
+pub(super) struct F32;
+pub(super) struct F16;
+pub(super) struct Q8;
+
+impl Load for F32 {
+    #[inline(always)]
+    unsafe fn load<S: Vector>(base: *const u8, _: usize, idx: usize, _: usize, _: bool) -> S::V {
+        // SAFETY: the caller keeps the elements inside the page.
+        unsafe { S::load_f32(base.cast::<f32>().add(idx)) }
+    }
+}
+
+impl Load for F16 {
+    #[inline(always)]
+    unsafe fn load<S: Vector>(base: *const u8, _: usize, idx: usize, _: usize, _: bool) -> S::V {
+        // SAFETY: the caller keeps the elements inside the page.
+        unsafe { S::load_f16(base.cast::<u16>().add(idx)) }
+    }
+}
+
+impl Load for Q8 {
+    #[inline(always)]
+    unsafe fn load<S: Vector>(base: *const u8, n: usize, idx: usize, scale: usize, shared: bool) -> S::V {
+        // SAFETY: the caller keeps the elements and their scales, which follow n integers, inside the page.
+        unsafe { S::load_i8(base.cast::<i8>().add(idx), base.add(n).cast::<u16>().add(scale), shared) }
+    }
+}
+
+/// `N` queries against a block.
+#[inline(always)]
+pub(super) unsafe fn block<S: Vector, E: Load, const N: usize>(args: &BlockArgs, queries: &[Query]) {
+    let layout = args.layout;
+    let (d_k, d_v) = (layout.d_k, layout.d_v);
+    // SAFETY: offsets of the head inside the page.
+    let (k, v) = unsafe { (args.page.add(layout.k_offset(args.head)), args.page.add(layout.v_offset(args.head))) };
+    let mut s = [[0.0_f32; PAGE]; N];
+    let lo = queries.iter().map(|q| q.lo).min().unwrap_or(0);
+    let hi = queries.iter().map(|q| q.hi).max().unwrap_or(PAGE);
+    let pair = 2 * S::LANES;
+    // As far as some query sees one of the positions.
+    for p in (lo / pair * pair..hi).step_by(pair) {
+        // SAFETY: d < d_k and p + pair <= 64 keep loads inside the head's keys, stores inside `s`.
+        unsafe {
+            let mut acc = [[S::splat(0.0); 2]; N];
+            for d in 0..d_k {
+                let (idx, scale) = (d * PAGE + p, d / KV_BLOCK * PAGE + p);
+                let k0 = E::load::<S>(k, d_k * PAGE, idx, scale, false);
+                let k1 = E::load::<S>(k, d_k * PAGE, idx + S::LANES, scale + S::LANES, false);
+                for (acc, query) in acc.iter_mut().zip(queries) {
+                    let q = S::splat(*query.q.add(d));
+                    *acc = [S::fma(k0, q, acc[0]), S::fma(k1, q, acc[1])];
+                }
+            }
+            for (s, acc) in s.iter_mut().zip(&acc) {
+                S::store(s.as_mut_ptr().add(p), acc[0]);
+                S::store(s.as_mut_ptr().add(p + S::LANES), acc[1]);
+            }
+        }
+    }
+    for (s, query) in s.iter_mut().zip(queries) {
+        let (max, sum) = soft_max(s, query.lo, query.hi, args.scale, args.soft_cap);
+        // SAFETY: `out` holds d_v + 2 floats.
+        unsafe {
+            *query.out = max;
+            *query.out.add(1) = sum;
+        }
+    }
+    let mut d = 0;
+    while d + pair <= d_v {
+        // SAFETY: d + pair <= d_v.
+        unsafe { values::<S, E, N, 2>(v, d_v, d, lo..hi, &s, queries) };
+        d += pair;
+    }
+    while d + S::LANES <= d_v {
+        // SAFETY: d + LANES <= d_v.
+        unsafe { values::<S, E, N, 1>(v, d_v, d, lo..hi, &s, queries) };
+        d += S::LANES;
+    }
+    while d < d_v {
+        for (s, query) in s.iter().zip(queries) {
+            let mut o = 0.0_f32;
+            for (p, e) in s.iter().enumerate().take(query.hi).skip(query.lo) {
+                // SAFETY: p < 64 and d < d_v.
+                o = unsafe { layout.value(v, p, d) }.mul_add(*e, o);
+            }
+            // SAFETY: `out` holds d_v + 2 floats.
+            unsafe { *query.out.add(2 + d) = o };
+        }
+        d += 1;
+    }
+}
+
+/// Weighted sums of `R` registers of features from `d` on.
+#[inline(always)]
+unsafe fn values<S: Vector, E: Load, const N: usize, const R: usize>(
+    v: *const u8,
+    d_v: usize,
+    d: usize,
+    positions: std::ops::Range<usize>,
+    s: &[[f32; PAGE]; N],
+    queries: &[Query],
+) {
+    // SAFETY: positions < 64 and d + R * LANES <= d_v keep loads inside the head's values, stores inside `out`.
+    unsafe {
+        let mut acc = [[S::splat(0.0); R]; N];
+        for p in positions {
+            let mut x = [S::splat(0.0); R];
+            for (r, x) in x.iter_mut().enumerate() {
+                let at = d + r * S::LANES;
+                *x = E::load::<S>(v, d_v * PAGE, p * d_v + at, p * (d_v / KV_BLOCK) + at / KV_BLOCK, true);
+            }
+            for ((acc, s), query) in acc.iter_mut().zip(s).zip(queries) {
+                if N == 1 || (p >= query.lo && p < query.hi) {
+                    let e = S::splat(s[p]);
+                    for (acc, x) in acc.iter_mut().zip(x) {
+                        *acc = S::fma(x, e, *acc);
+                    }
+                }
+            }
+        }
+        for (acc, query) in acc.iter().zip(queries) {
+            for (r, &acc) in acc.iter().enumerate() {
+                S::store(query.out.add(2 + d + r * S::LANES), acc);
+            }
+        }
+    }
+}
+
+/// The kernels of an instruction set from its [`Vector`].
+macro_rules! vector_kernels {
+    ($vector:ident, $features:literal, $name:literal) => {
+        pub(super) const KERNELS: AttentionKernels = AttentionKernels { block, merge, finish, name: $name };
+
+        unsafe fn block(args: &BlockArgs, queries: &[Query]) {
+            // SAFETY: the caller's promise.
+            unsafe {
+                match args.layout.elem {
+                    KvElem::F32 => block_of::<vector::F32>(args, queries),
+                    KvElem::F16 => block_of::<vector::F16>(args, queries),
+                    KvElem::Q8_0 => block_of::<vector::Q8>(args, queries),
+                    _ => scalar::block(args, queries),
+                }
+            }
+        }
+
+        unsafe fn block_of<E: vector::Load>(args: &BlockArgs, queries: &[Query]) {
+            // SAFETY: the caller's promise; each arm has as many queries as it says.
+            unsafe {
+                match queries.len() {
+                    1 => block_n::<1, E>(args, queries),
+                    2 => block_n::<2, E>(args, queries),
+                    3 => block_n::<3, E>(args, queries),
+                    4 => block_n::<4, E>(args, queries),
+                    _ => debug_assert!(false, "one to four queries"),
+                }
+            }
+        }
+
+        #[target_feature(enable = $features)]
+        unsafe fn block_n<const N: usize, E: vector::Load>(args: &BlockArgs, queries: &[Query]) {
+            // SAFETY: the caller's promise.
+            unsafe { vector::block::<$vector, E, N>(args, queries) }
+        }
+
+        #[target_feature(enable = $features)]
+        unsafe fn merge(state: *mut f32, block: *const f32, d_v: usize) {
+            // SAFETY: the caller's promise.
+            unsafe { merge_body(state, block, d_v) }
+        }
+
+        #[target_feature(enable = $features)]
+        unsafe fn finish(state: *const f32, d_v: usize, out: *mut f32) {
+            // SAFETY: the caller's promise.
+            unsafe { finish_body(state, d_v, out) }
+        }
+    };
+}
+pub(super) use vector_kernels;
