@@ -113,48 +113,28 @@ mod tests {
     use crate::place::StepShape;
     use selvedge_gguf::TensorType;
 
-    /// A backend that runs only products, at a given price.
+    /// A backend with prices: of products, and of everything else where it runs that.
     #[derive(Debug)]
-    struct ProductsOnly(f64);
-
-    impl Backend for ProductsOnly {
-        fn info(&self) -> BackendInfo {
-            BackendInfo { name: "products", device: "test".into(), n_threads: 1 }
-        }
-        fn supports(&self, graph: &VerifiedGraph, node: NodeId, _n_rows: usize) -> Support {
-            match graph.nodes[node.0 as usize].op {
-                Op::MatMul(_) => Support::Yes { cost_ns: self.0, kernel: "product" },
-                _ => Support::No("only products"),
-            }
-        }
-        fn fusions(&self) -> Fusions {
-            Fusions { act8: |_| false, merge: false }
-        }
-        fn memory(&self, _: &VerifiedGraph, _: Range<usize>, _: &[StepShape], _: CacheShape) -> BackendMemory {
-            BackendMemory::default()
-        }
-        fn load(
-            &self,
-            _: Arc<VerifiedGraph>,
-            _: Range<usize>,
-            _: Arc<dyn TensorSource>,
-            _: &mut LoadControl<'_>,
-        ) -> Result<Arc<dyn Loaded>, BackendError> {
-            Ok(Arc::new(NullBackend))
-        }
+    struct Priced {
+        name: &'static str,
+        product: f64,
+        other: Option<f64>,
     }
 
-    /// Like null, but products cost something.
-    #[derive(Debug)]
-    struct Slow(f64);
+    const fn products_only(product: f64) -> Priced {
+        Priced { name: "products", product, other: None }
+    }
 
-    impl Backend for Slow {
+    impl Backend for Priced {
         fn info(&self) -> BackendInfo {
-            BackendInfo { name: "slow", device: "test".into(), n_threads: 1 }
+            BackendInfo { name: self.name, device: "test".into(), n_threads: 1 }
         }
         fn supports(&self, graph: &VerifiedGraph, node: NodeId, _n_rows: usize) -> Support {
             let product = matches!(graph.nodes[node.0 as usize].op, Op::MatMul(_));
-            Support::Yes { cost_ns: if product { self.0 } else { 1.0 }, kernel: "slow" }
+            match if product { Some(self.product) } else { self.other } {
+                Some(cost_ns) => Support::Yes { cost_ns, kernel: "test" },
+                None => Support::No("only products"),
+            }
         }
         fn fusions(&self) -> Fusions {
             Fusions { act8: |_| false, merge: false }
@@ -194,7 +174,8 @@ mod tests {
     #[test]
     fn a_cut_is_made_only_where_it_pays() {
         let names = |price: f64| {
-            let backends: [Arc<dyn Backend>; 2] = [Arc::new(ProductsOnly(1.0)), Arc::new(Slow(price))];
+            let backends: [Arc<dyn Backend>; 2] =
+                [Arc::new(products_only(1.0)), Arc::new(Priced { name: "slow", product: price, other: Some(1.0) })];
             partition(&graph(), &backends, 8).unwrap().iter().map(|s| s.backend).collect::<Vec<_>>()
         };
         assert_eq!(names(1_000.0), ["slow"]);
@@ -204,7 +185,7 @@ mod tests {
 
     #[test]
     fn a_node_that_nobody_runs_is_named() {
-        let error = partition(&graph(), &[Arc::new(ProductsOnly(1.0))], 8).unwrap_err();
+        let error = partition(&graph(), &[Arc::new(products_only(1.0))], 8).unwrap_err();
         assert_eq!(error.to_string(), "no backend can run x (embed): products: only products");
     }
 }
