@@ -10,7 +10,7 @@ use selvedge_tests::{GEMMA, SMOLLM2, argmax, case, golden, logsumexp, real_model
 
 fn options(backend: &str, kv: KvElem, n_ctx: usize) -> ModelOptions {
     ModelOptions {
-        plan: PlanOptions { n_ctx: Some(n_ctx), kv, max_wanted: 8, ..PlanOptions::default() },
+        plan: PlanOptions { n_ctx: Some(n_ctx), kv, max_wanted: 64, ..PlanOptions::default() },
         backend: BackendOptions { backend: Some(backend.into()), ..BackendOptions::default() },
         ..ModelOptions::default()
     }
@@ -36,12 +36,12 @@ fn near_f16(model: &str, golden_file: &str, n: usize) {
 
 #[test]
 fn q8_0_is_near_f16_on_smollm2() {
-    near_f16(SMOLLM2, "smollm2.json", 160);
+    near_f16(SMOLLM2, "smollm2.json", 256);
 }
 
 #[test]
 fn q8_0_is_near_f16_on_gemma3() {
-    near_f16(GEMMA, "gemma3.json", 128);
+    near_f16(GEMMA, "gemma3.json", 256);
 }
 
 #[test]

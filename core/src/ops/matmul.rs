@@ -165,7 +165,7 @@ impl OpDef for MatMul {
 }
 
 /// The reference's dot product: 16 partial sums, which is nearer the exact value than one chain, and vectorises.
-fn dot(a: &[f32], b: &[f32]) -> f32 {
+pub(super) fn dot(a: &[f32], b: &[f32]) -> f32 {
     let mut lanes = [0.0_f32; 16];
     let (a_chunks, b_chunks) = (a.chunks_exact(16), b.chunks_exact(16));
     let tail: f32 = a_chunks.remainder().iter().zip(b_chunks.remainder()).map(|(x, y)| x * y).sum();
