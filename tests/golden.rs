@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use selvedge::{CancelToken, Finish, GenerateOptions, KvElem, SamplingParams, TokenId};
-use selvedge_tests::{GEMMA, SMOLLM2, Setup, argmax, case, feed, golden, ids, logsumexp, real_model, synthetic};
+use selvedge_tests::{GEMMA, SMOLLM2, Setup, argmax, case, feed, golden, golden_path, ids, logsumexp, real_model, synthetic};
 use serde_json::Value;
 
 fn floats(v: &Value) -> Vec<f64> {
@@ -229,4 +229,21 @@ fn tiny_models_give_the_values_of_an_f64_computation() {
     let Some(logits) = last_logits(R2[0].0, "reference", R2[0].1) else { return };
     let sum: f64 = logits.iter().map(|&x| f64::from(x)).sum();
     assert!((sum - 5.74242).abs() < 1e-3, "sum of all logits {sum}");
+}
+
+/// The bar of quality: KL divergence of whole distributions from the f32 reference over all positions of `gpl2k`, and
+/// perplexity of `gpl9k` within 1 %. The program compares with the reference backend, itself held to the golden values.
+#[test]
+#[ignore = "long: the reference backend over a whole text, both models"]
+fn distributions_stay_near_the_reference() {
+    for (model, results, mean, median) in [(SMOLLM2, "smollm2.json", 0.0046, 0.0028), (GEMMA, "gemma3.json", 0.0047, 0.0038)] {
+        let (Some(path), Some(golden)) = (real_model(model), golden_path(results)) else { return };
+        let out = std::process::Command::new(env!("CARGO_BIN_EXE_quality")).arg(path).arg(golden).output().unwrap();
+        assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+        let q: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
+        let number = |key: &str| q[key].as_f64().unwrap();
+        assert!(number("reference_worst_nll_error") < 1e-3, "{q}");
+        assert!(number("kl_mean") <= mean && number("kl_median") <= median, "{q}");
+        assert!((number("gpl9k_ppl_ratio") - 1.0).abs() <= 0.01, "{q}");
+    }
 }

@@ -40,8 +40,16 @@ pub fn case(name: &str) -> Option<PathBuf> {
 ///
 /// # Panics
 /// Where the environment demands them and they are missing.
+pub fn golden_path(name: &str) -> Option<PathBuf> {
+    found(root("SELVEDGE_GOLDEN", "../../shared/golden").join(name), "golden results")
+}
+
+/// What such a file says.
+///
+/// # Panics
+/// As [`golden_path`], and where it isn't JSON.
 pub fn golden(name: &str) -> Option<Value> {
-    let path = found(root("SELVEDGE_GOLDEN", "../../shared/golden").join(name), "golden results")?;
+    let path = golden_path(name)?;
     Some(serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap())
 }
 
