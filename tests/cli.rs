@@ -420,6 +420,40 @@ fn a_full_disk_is_told() {
     assert!(stderr(&output).starts_with("error: cannot write to standard output"), "{}", stderr(&output));
 }
 
+#[cfg(target_os = "linux")]
+#[test]
+fn a_standard_error_that_takes_nothing_changes_no_exit_status() {
+    let model = tiny_or_skip!();
+    let folder = Folder::new();
+    let ids = folder.file("ids.json", "[1,5,9]");
+    let cases: [(&[&str], i32); 6] = [
+        (&["run", "-m", &model, "-p", "x", "-c", "0"], 2),
+        (&["run", "-m", &model, "-p", "x", "-n", "2", "-c", "9000", "--raw"], 0),
+        (&["score", "-m", &model, "--ids", &ids], 0),
+        (&["score", "-m", &model, "--ids", &ids, "--json", "-c", "2"], 2),
+        (&["plan", "-m", &model, "--explain"], 0),
+        (&["plan", "-m", &model, "--budget", "1"], 1),
+    ];
+    for (args, status) in cases {
+        let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let output = selvedge().args(args).stderr(full).output().unwrap();
+        assert_eq!(output.status.code(), Some(status), "{args:?}");
+    }
+}
+
+#[test]
+fn numbers_of_alternatives_are_bounded() {
+    let model = tiny_or_skip!();
+    let folder = Folder::new();
+    let ids = folder.file("ids.json", "[1,5,9]");
+    for (top, status) in [("1000", 0), ("1001", 2), ("99999999", 2)] {
+        assert_eq!(run(&["score", "-m", &model, "--ids", &ids, "--top", top]).status.code(), Some(status), "{top}");
+    }
+    let far = folder.file("far.json", "[4294967296,1]");
+    let output = run(&["score", "-m", &model, "--ids", &far]);
+    assert!(stderr(&output).contains("from 0 to 4294967294"), "{}", stderr(&output));
+}
+
 // ---------------------------------------------------------------------------------------------------------------------
 // Ctrl-C.
 

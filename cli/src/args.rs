@@ -384,6 +384,17 @@ pub(crate) fn file_name(path: &Path) -> String {
     path.file_name().map_or_else(|| path.display().to_string(), |n| n.to_string_lossy().into_owned())
 }
 
+/// Most alternatives that are reported with a token: their number times the positions is held in memory.
+const MOST_ALTERNATIVES: usize = 1000;
+
+/// A number of alternatives.
+pub(crate) fn alternatives(text: &str) -> std::result::Result<usize, String> {
+    match text.parse() {
+        Ok(n) if n <= MOST_ALTERNATIVES => Ok(n),
+        _ => Err(format!("expected a number from 0 to {MOST_ALTERNATIVES}")),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -111,9 +111,9 @@ impl CliError {
 /// One line on standard error: `error: ...`, or an object with `--json`.
 pub(crate) fn tell(message: &str, json: bool) {
     if json {
-        eprintln!("{}", serde_json::json!({ "error": message }));
+        crate::output::remark!("{}", serde_json::json!({ "error": message }));
     } else {
-        eprintln!("error: {}", printable(message));
+        crate::output::remark!("error: {}", printable(message));
     }
 }
 

@@ -28,7 +28,7 @@ use std::process::ExitCode;
 
 /// Language models on the device in hand.
 #[derive(Debug, Parser)]
-#[command(version, arg_required_else_help = true, max_term_width = 120)]
+#[command(name = "selvedge", version, arg_required_else_help = true, max_term_width = 120)]
 struct Cli {
     #[command(subcommand)]
     command: Command,

@@ -26,7 +26,17 @@ pub(crate) fn json(value: &impl Serialize) -> Result<()> {
     text(&(line + "\n"))
 }
 
+/// A line on standard error. One that can't be written (a full disk behind it, a reader that went away) is dropped: a
+/// remark never decides how a command ends.
+macro_rules! remark {
+    ($($arg:tt)*) => {{
+        use std::io::Write as _;
+        let _ = writeln!(std::io::stderr(), $($arg)*);
+    }};
+}
+pub(crate) use remark;
+
 /// A line on standard error that is no result: a warning, a remark.
 pub(crate) fn note(text: &str) {
-    eprintln!("note: {}", crate::error::printable(text));
+    remark!("note: {}", crate::error::printable(text));
 }

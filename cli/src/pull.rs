@@ -54,13 +54,13 @@ impl PullArgs {
         let found = if path.is_file() { Some(sha256_of(&path, interrupt.token())?) } else { None };
         let here = found.as_deref() == Some(model.sha256);
         if here {
-            eprintln!("{} is already here and complete", model.alias);
+            crate::output::remark!("{} is already here and complete", model.alias);
         } else {
             if found.is_some() {
-                eprintln!("{} is here but damaged: bringing it again", model.alias);
+                crate::output::remark!("{} is here but damaged: bringing it again", model.alias);
             }
             fetch(model, &folder, &path, interrupt.token())?;
-            eprintln!("{} is here, its SHA-256 is right", model.alias);
+            crate::output::remark!("{} is here, its SHA-256 is right", model.alias);
         }
         if json {
             let n_bytes = std::fs::metadata(&path).map_err(CliError::file("look at", &path))?.len();

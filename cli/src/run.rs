@@ -27,7 +27,7 @@ pub(crate) struct RunArgs {
     #[command(flatten)]
     template: TemplateArgs,
     /// With --json: the K most probable tokens at each step
-    #[arg(long, value_name = "K", default_value_t = 0)]
+    #[arg(long, value_name = "K", default_value_t = 0, value_parser = crate::args::alternatives)]
     top_logprobs: usize,
     #[command(flatten)]
     sampling: SamplingArgs,

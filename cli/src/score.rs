@@ -22,7 +22,7 @@ pub(crate) struct ScoreArgs {
     #[arg(long, value_name = "FILE")]
     ids: PathBuf,
     /// The K most probable tokens of every position
-    #[arg(long, value_name = "K", default_value_t = 0)]
+    #[arg(long, value_name = "K", default_value_t = 0, value_parser = crate::args::alternatives)]
     top: usize,
     /// Rows that are computed at once; changes no bit of the result
     #[arg(long, value_name = "N", default_value_t = DEFAULT_CHUNK)]
@@ -55,7 +55,7 @@ impl ScoreArgs {
     pub(crate) fn run(self) -> Result<()> {
         let interrupt = Interrupt::watch();
         // The range of ids is known only with the model, its context only with their number.
-        let ids = read_ids(&self.ids, usize::MAX)?;
+        let ids = read_ids(&self.ids, u32::MAX as usize)?;
         if ids.is_empty() {
             return Err(CliError::Content { path: self.ids, what: "holds no ids, expected at least one".into() });
         }

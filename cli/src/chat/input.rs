@@ -76,6 +76,11 @@ impl Input {
                 Ok(line) => Ok(Turn::Text(line)),
                 Err(ReadlineError::Interrupted) => Ok(Turn::Interrupted),
                 Err(ReadlineError::Eof) => Ok(Turn::End),
+                // A broken paste costs the line, not the conversation.
+                Err(ReadlineError::Io(e)) if e.kind() == std::io::ErrorKind::InvalidData => {
+                    crate::output::note("the line isn't UTF-8 and was dropped");
+                    Ok(Turn::Interrupted)
+                }
                 Err(e) => Err(editor_error(e)),
             },
             Input::Pipe => {

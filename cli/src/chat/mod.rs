@@ -64,10 +64,12 @@ const COMMANDS: [Row; 7] = [
 
 fn help() -> Result<Next> {
     for row in &COMMANDS {
-        eprintln!("{:<16} {}", format!("{} {}", row.name, row.args).trim_end(), row.about);
+        crate::output::remark!("{:<16} {}", format!("{} {}", row.name, row.args).trim_end(), row.about);
     }
-    eprintln!("A line that ends in \\ goes on in the next; \"\"\" opens and closes a text of several lines; // begins a text with /.");
-    eprintln!("Ctrl-C stops a reply, Ctrl-D ends the program.");
+    crate::output::remark!(
+        "A line that ends in \\ goes on in the next; \"\"\" opens and closes a text of several lines; // begins a text with /."
+    );
+    crate::output::remark!("Ctrl-C stops a reply, Ctrl-D ends the program.");
     Ok(Next::Turn)
 }
 
@@ -101,7 +103,7 @@ impl ChatArgs {
         }
         let mut input = Input::new(json)?;
         if input.is_terminal() {
-            eprintln!("{}, {} positions. /help lists commands, Ctrl-D ends.", file_name(model.file().path()), model.n_ctx());
+            crate::output::remark!("{}, {} positions. /help lists commands, Ctrl-D ends.", file_name(model.file().path()), model.n_ctx());
         }
         chat.talk(&mut input)
     }
@@ -113,7 +115,7 @@ impl Chat {
             let next = match input.turn()? {
                 Turn::End => return Ok(()),
                 Turn::Interrupted => {
-                    eprintln!("Ctrl-C stops a reply; /quit or Ctrl-D ends the program.");
+                    crate::output::remark!("Ctrl-C stops a reply; /quit or Ctrl-D ends the program.");
                     continue;
                 }
                 Turn::Text(text) => self.take(&text),
@@ -123,7 +125,7 @@ impl Chat {
                 Ok(Next::Quit) => return Ok(()),
                 // A person reads the message and goes on; a script must not take silence for a reply.
                 Err(e) if input.is_terminal() && !matches!(e, CliError::Pipe | CliError::Output(_)) => {
-                    eprintln!("error: {}", printable(&e.to_string()))
+                    crate::output::remark!("error: {}", printable(&e.to_string()))
                 }
                 Err(e) => return Err(e),
             }
@@ -174,13 +176,13 @@ impl Chat {
         match reply.why {
             Finish::Cancelled if reply.text.is_empty() => {
                 self.messages.pop();
-                eprintln!("stopped before the reply began: your turn was taken back");
+                crate::output::remark!("stopped before the reply began: your turn was taken back");
             }
             why => {
                 self.messages.push(message("assistant", &reply.text));
                 match why {
-                    Finish::Cancelled => eprintln!("stopped: the reply so far is kept"),
-                    Finish::Context => eprintln!(
+                    Finish::Cancelled => crate::output::remark!("stopped: the reply so far is kept"),
+                    Finish::Context => crate::output::remark!(
                         "the reply was cut: the context of {} positions is full; /reset forgets the conversation, -c sets a longer context",
                         self.session.n_ctx()
                     ),
@@ -205,7 +207,7 @@ impl Chat {
         self.messages.retain(is_system);
         self.session.reset();
         self.last = None;
-        eprintln!("the conversation is forgotten");
+        crate::output::remark!("the conversation is forgotten");
         Ok(Next::Turn)
     }
 
@@ -220,10 +222,10 @@ impl Chat {
 
     fn stats(&mut self) -> Result<Next> {
         match &self.last {
-            None => eprintln!("there was no reply yet"),
-            Some(reply) => eprintln!("{}", reply.summary()),
+            None => crate::output::remark!("there was no reply yet"),
+            Some(reply) => crate::output::remark!("{}", reply.summary()),
         }
-        eprintln!("{} of {} positions of the context are taken", self.session.tokens().len(), self.session.n_ctx());
+        crate::output::remark!("{} of {} positions of the context are taken", self.session.tokens().len(), self.session.n_ctx());
         Ok(Next::Turn)
     }
 
@@ -231,7 +233,7 @@ impl Chat {
         let path = named(file, "/save")?;
         let json = serde_json::to_string_pretty(&self.messages).map_err(|e| CliError::Output(e.into()))?;
         std::fs::write(path, json + "\n").map_err(CliError::file("write", path))?;
-        eprintln!("{} messages written", self.messages.len());
+        crate::output::remark!("{} messages written", self.messages.len());
         Ok(Next::Turn)
     }
 
@@ -242,7 +244,7 @@ impl Chat {
         };
         let n_messages = messages.len();
         self.replace(messages)?;
-        eprintln!("{n_messages} messages loaded");
+        crate::output::remark!("{n_messages} messages loaded");
         Ok(Next::Turn)
     }
 
