@@ -126,8 +126,6 @@ pub struct LoadControl<'a> {
     pub progress: &'a mut dyn FnMut(u64, u64),
     /// Stops the load between two tensors.
     pub cancel: &'a CancelToken,
-    /// Whether every float of the file is checked, not only those that are packed.
-    pub validate: bool,
 }
 
 impl std::fmt::Debug for LoadControl<'_> {

@@ -107,7 +107,7 @@ impl LoadedModel {
         }
         let mut parts = Vec::with_capacity(planned.plan.segments.len());
         for segment in &planned.plan.segments {
-            let mut control = LoadControl { progress: &mut |done, total| progress(LoadStage::Weights, done, total), cancel, validate };
+            let mut control = LoadControl { progress: &mut |done, total| progress(LoadStage::Weights, done, total), cancel };
             let source: Arc<dyn crate::backend::TensorSource> = planned.file.clone();
             let loaded = planned.backends[segment.backend_idx].load(planned.graph.clone(), segment.nodes.clone(), source, &mut control)?;
             parts.push((segment.nodes.clone(), loaded));

@@ -10,7 +10,6 @@ use crate::model::{ModelError, ModelFile};
 use crate::os;
 use crate::place::{Placement, StepShape};
 use crate::tokenizer::{self, Tokenizer};
-use std::ops::Range;
 use std::sync::Arc;
 
 pub use partition::{Segment, partition};
@@ -265,11 +264,6 @@ impl Planned {
             format!("even the shortest context takes {} bytes without its keys and values", need - plan.anonymous.kv)
         };
         Err(PlanError::Budget { n_ctx: plan.n_ctx, need, budget, advice })
-    }
-
-    /// Nodes of a segment.
-    pub fn nodes(&self, segment: usize) -> Range<usize> {
-        self.plan.segments.get(segment).map_or(0..0, |s| s.nodes.clone())
     }
 }
 

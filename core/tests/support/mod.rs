@@ -124,7 +124,7 @@ impl Model {
 
     fn instance(&self, graph: &Arc<VerifiedGraph>, placement: &Placement, n_threads: usize) -> Result<Box<dyn Instance>, BackendError> {
         let cancel = CancelToken::new();
-        let mut control = LoadControl { progress: &mut |_, _| {}, cancel: &cancel, validate: false };
+        let mut control = LoadControl { progress: &mut |_, _| {}, cancel: &cancel };
         let backend = ReferenceBackend { n_threads };
         let loaded = backend.load(graph.clone(), 0..graph.nodes.len(), self.file.clone(), &mut control)?;
         loaded.instance(std::slice::from_ref(placement), CacheShape { elem: KvElem::F32, n_ctx: self.n_ctx })

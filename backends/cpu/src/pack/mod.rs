@@ -19,7 +19,7 @@
 //! the last are zero. Scales stay as the file has them: their products are taken by the kernels, each rounded once in
 //! f32, in the order of DESIGN 3.1.
 //!
-//! To add a storage type: an arm-free row in [`ROWS`] that names its layout and a reader of one block.
+//! To add a storage type: a row in [`ROWS`] that names its layout and a reader of one block.
 
 mod blocks;
 
