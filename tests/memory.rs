@@ -6,7 +6,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use selvedge::{
-    CancelToken, Error, Event, GenerateOptions, Mirostat, Model, ModelError, ModelOptions, Overflow, SamplingParams, SessionError,
+    CancelToken, Error, Event, GenerateOptions, Limit, Mirostat, Model, ModelError, ModelOptions, Overflow, SamplingParams, SessionError,
     StepError, TokenId,
 };
 use selvedge_tests::{GEMMA, SMOLLM2, Setup, case, in_own_process, real_model, status_bytes, synthetic, tiny_tokens};
@@ -263,9 +263,37 @@ fn a_budget_is_kept_or_refused_with_what_would_fit() {
     assert!(planned.max_ctx > 0 && planned.max_ctx < 2048);
     options.plan.n_ctx = Some(planned.max_ctx);
     Model::open(&path, &options).unwrap();
+    // A context that nobody asked for shrinks to what fits.
+    options.plan.n_ctx = None;
+    assert_eq!(Model::open(&path, &options).unwrap().n_ctx(), planned.max_ctx);
     options.plan.budget = Some(1 << 20);
     assert_eq!(selvedge::plan(&path, &options).unwrap().plan.max_ctx, 0);
     assert!(Model::open(&path, &options).is_err());
+}
+
+/// Without a budget the limit is what the system has free: 16 million positions of keys and values are nowhere.
+#[test]
+fn more_than_the_system_has_is_refused() {
+    let Some(path) = real_model(SMOLLM2) else { return };
+    let mut options = ModelOptions::default();
+    options.plan.n_ctx = Some(1 << 24);
+    let plan = selvedge::plan(&path, &options).unwrap().plan;
+    let Limit::Free(free) = plan.limit else { return };
+    assert!(plan.anonymous.total() > free && plan.max_ctx > 0);
+    let error = Model::open(&path, &options).unwrap_err().to_string();
+    assert!(error.contains("the system has") && error.contains(&format!("a context of {} fits", plan.max_ctx)), "{error}");
+}
+
+/// What only looks at so many positions plans no more.
+#[test]
+fn a_model_opened_for_some_positions_takes_no_more() {
+    let Some(path) = m01() else { return };
+    let open = |options: &ModelOptions, n| Model::open_for(&path, options, n, &CancelToken::new(), &mut |_, _, _| {});
+    assert_eq!(open(&ModelOptions::default(), 20).unwrap().n_ctx(), 20);
+    let mut options = ModelOptions::default();
+    options.plan.n_ctx = Some(64);
+    assert_eq!(open(&options, 20).unwrap().n_ctx(), 64);
+    assert!(matches!(open(&options, 65), Err(Error::ContextTooShort { n_positions: 65, n_ctx: 64 })));
 }
 
 // ---------------------------------------------------------------------------------------------------------------------

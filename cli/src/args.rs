@@ -98,15 +98,20 @@ impl ModelArgs {
         })
     }
 
-    /// Opens the model, its context at least `n_positions` long unless another was asked for.
-    pub(crate) fn open(&self, options: &ModelOptions, n_positions: usize, cancel: &CancelToken) -> Result<Model> {
+    /// Opens the model. `n_positions`: what is to be computed needs so many, and unless another context was asked for no
+    /// more are planned.
+    pub(crate) fn open(&self, options: &ModelOptions, n_positions: Option<usize>, cancel: &CancelToken) -> Result<Model> {
         let path = self.file.path()?;
         let mut progress = Progress::new("loading", Unit::Bytes);
-        let model = Model::open_for(&path, options, n_positions, cancel, &mut |stage, done, total| {
+        let mut tell = |stage, done, total| {
             if stage == LoadStage::Weights {
                 progress.update(done, total);
             }
-        });
+        };
+        let model = match n_positions {
+            Some(n) => Model::open_for(&path, options, n, cancel, &mut tell),
+            None => Model::open_with(&path, options, cancel, &mut tell),
+        };
         progress.finish();
         let model = model?;
         if model.n_ctx() > model.n_ctx_train() && self.n_ctx.is_some() {

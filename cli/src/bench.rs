@@ -103,7 +103,7 @@ impl BenchArgs {
         // Decode needs a token to begin with.
         let depth = self.depth.max(usize::from(self.n_gen > 0));
         let start = Instant::now();
-        let model = self.model.open(&options, self.n_prompt.max(depth + self.n_gen), cancel)?;
+        let model = self.model.open(&options, Some(self.n_prompt.max(depth.saturating_add(self.n_gen))), cancel)?;
         let mut session = model.session()?;
         let open_ms = start.elapsed().as_secs_f64() * 1e3;
         let (prompt, before) = (tokens(self.n_prompt, model.n_vocab()), tokens(depth, model.n_vocab()));

@@ -134,7 +134,7 @@ impl DiffArgs {
         // All rows in one step and one tile of the head, so that each value comes once.
         options.plan.chunk = tokens.len();
         options.plan.max_wanted = tokens.len();
-        let model = self.model.open(&options, tokens.len(), cancel)?;
+        let model = self.model.open(&options, Some(tokens.len()), cancel)?;
         let mut engine = Engine::new(model.inner().clone())?;
         let rows: Vec<Row> = tokens.iter().enumerate().map(|(i, &t)| Row::token(SeqId(0), i as u32, t, Want::Logits)).collect();
         let graph = model.graph().clone();

@@ -81,8 +81,12 @@ fn table(planned: &Planned, explain: bool) -> String {
         out += format!("{name:<12}{:>10.1} MiB  {what}", bytes as f64 / 1048576.0).trim_end();
         out.push('\n');
     }
-    let longest = if plan.max_ctx == 0 { "none fits".to_owned() } else { format!("at most {} fit", plan.max_ctx) };
-    out += &format!("context     {:>10}      {longest}, trained for {}\n", plan.n_ctx, config.n_ctx_train);
+    let longest = match plan.max_ctx {
+        0 => format!("none fits, trained for {}", config.n_ctx_train),
+        n if n == config.n_ctx_train => format!("all {n} that it was trained for would fit"),
+        n => format!("at most {n} fit of {} that it was trained for", config.n_ctx_train),
+    };
+    out += &format!("context     {:>10}      {longest}\n", plan.n_ctx);
     for segment in &plan.segments {
         out += &format!("runs on     {:>10}      {} nodes\n", segment.backend, segment.nodes.len());
         if explain {
@@ -104,6 +108,6 @@ impl PlanArgs {
             warn(TextModel::from_metadata(&planned.file.gguf()?.metadata)?.tokenizer());
         }
         // What loading would refuse is no success here either; the plan says what would fit.
-        Ok(planned.check_budget()?)
+        Ok(planned.check_memory()?)
     }
 }

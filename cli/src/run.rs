@@ -39,7 +39,7 @@ impl RunArgs {
         let options = self.model.options()?;
         let text = self.text.read()?;
         let interrupt = Interrupt::watch();
-        let model = self.model.open(&options, 0, interrupt.token())?;
+        let model = self.model.open(&options, None, interrupt.token())?;
         let prompt = if self.raw {
             let parse = if self.no_parse_special { ParseSpecial::UserDefined } else { ParseSpecial::All };
             model.text().continuation(&text, parse)?

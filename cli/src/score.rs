@@ -43,8 +43,8 @@ fn mean(nll: &[f64]) -> Option<f64> {
     (!nll.is_empty()).then(|| nll.iter().sum::<f64>() / nll.len() as f64)
 }
 
-/// Opens a model to look at the logits of `n` positions.
-fn open(args: &ModelArgs, chunk: usize, n: usize, cancel: &CancelToken) -> Result<Model> {
+/// Opens a model to look at the logits of `n` positions, of as many as there are by default where that isn't known.
+fn open(args: &ModelArgs, chunk: usize, n: Option<usize>, cancel: &CancelToken) -> Result<Model> {
     let mut options = args.options()?;
     options.plan.chunk = chunk;
     options.plan.max_wanted = TILE.min(chunk).max(1);
@@ -59,7 +59,7 @@ impl ScoreArgs {
         if ids.is_empty() {
             return Err(CliError::Content { path: self.ids, what: "holds no ids, expected at least one".into() });
         }
-        let model = open(&self.model, self.chunk, ids.len(), interrupt.token())?;
+        let model = open(&self.model, self.chunk, Some(ids.len()), interrupt.token())?;
         if let Some((i, id)) = ids.iter().enumerate().find(|(_, id)| id.0 as usize >= model.n_vocab()) {
             let what = format!("element {i} is {}, expected a token id from 0 to {}", id.0, model.n_vocab() - 1);
             return Err(CliError::Content { path: self.ids, what });
@@ -132,7 +132,7 @@ impl PerplexityArgs {
     pub(crate) fn run(self, json: bool) -> Result<()> {
         let text = read_text(&self.file)?;
         let interrupt = Interrupt::watch();
-        let model = open(&self.model, DEFAULT_CHUNK, 0, interrupt.token())?;
+        let model = open(&self.model, DEFAULT_CHUNK, None, interrupt.token())?;
         let parse = if self.no_parse_special { ParseSpecial::UserDefined } else { ParseSpecial::All };
         let tokens = model.text().continuation(&text, parse)?;
         if tokens.len() < 2 {

@@ -1,18 +1,19 @@
 //! A pool of threads that run one job at a time, split into tasks that are claimed in order.
 //!
 //! ```text
-//!   run(): publish the job, epoch += 1, wake sleepers ──▶ workers and the caller claim tasks ──▶ the last one to leave
-//!   lets the caller go
-//!   worker: spin a while for a new epoch, then yield a while, then sleep
+//!   run(): publish the job, open it, wake sleepers ──▶ the caller and whoever comes in claim tasks ──▶ none is left:
+//!   close it, wait for those inside
+//!   worker: spin a while for an open job, then yield a while, then sleep
 //! ```
-//! The caller works too, so a pool of one thread starts none. Results never depend on who claims what: each task writes
-//! places of its own, and what it computes depends on its index alone.
+//! Nobody waits for a worker that hasn't come in: one that the system keeps from running, or that is only waking up, costs
+//! a job nothing. The caller works too, so a pool of one thread starts none. Results never depend on who claims what: each
+//! task writes places of its own, and what it computes depends on its index alone.
 
 use selvedge_core::backend::BackendError;
 use selvedge_core::os::FloatEnv;
 use std::cell::UnsafeCell;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 
 /// Rounds of spinning before a waiting thread yields; about 20 microseconds, several times the gap between two nodes.
@@ -23,24 +24,30 @@ const YIELDS: u32 = 200;
 /// The most threads that a pool may have.
 pub const MAX_THREADS: usize = 256;
 
+/// In a state: workers may come in.
+const OPEN: u64 = 1 << 31;
+/// In a state: the workers inside.
+const INSIDE: u64 = OPEN - 1;
+/// In a state: one job.
+const JOB: u64 = 1 << 32;
+
 type Job<'a> = dyn Fn(usize, usize) + Sync + 'a;
 
 /// What the threads share.
 struct Shared {
-    /// The job of the current epoch; written by the caller while no worker runs, read by workers after they saw the epoch.
+    /// The job; written by the caller while none is open, read by workers that came in.
     job: UnsafeCell<Option<*const Job<'static>>>,
     n_tasks: AtomicUsize,
     next: AtomicUsize,
-    /// Workers that have not yet finished the epoch.
-    running: AtomicUsize,
-    epoch: AtomicU32,
+    /// Number of the job in the upper half, [`OPEN`], and how many workers are inside.
+    state: AtomicU64,
     stop: AtomicBool,
     panicked: AtomicBool,
     sleeping: Vec<AtomicBool>,
 }
 
-// SAFETY: `job` is written only in `run` (which takes `&mut self`) before the epoch is raised with release order, and
-// read by workers after they loaded that epoch with acquire order; `run` returns only when no worker runs it any more.
+// SAFETY: `job` is written only in `run` (which takes `&mut self`) while the state is closed with nobody inside; a worker
+// reads it after it came in, which an open state alone allows, and `run` returns only when nobody is inside any more.
 unsafe impl Sync for Shared {}
 // SAFETY: the raw pointer inside is used under the rule above, from whichever thread.
 unsafe impl Send for Shared {}
@@ -65,8 +72,7 @@ impl Pool {
             job: UnsafeCell::new(None),
             n_tasks: AtomicUsize::new(0),
             next: AtomicUsize::new(0),
-            running: AtomicUsize::new(0),
-            epoch: AtomicU32::new(0),
+            state: AtomicU64::new(0),
             stop: AtomicBool::new(false),
             panicked: AtomicBool::new(false),
             sleeping: (0..n_workers).map(|_| AtomicBool::new(false)).collect(),
@@ -100,21 +106,22 @@ impl Pool {
             return;
         }
         let shared = &*self.shared;
-        // SAFETY: the lifetime is erased only while this call lasts: it returns after `running` fell to zero, when no
-        // worker holds the pointer, and no worker runs now, as the last call returned.
+        // SAFETY: the lifetime is erased only while this call lasts: it returns after the job was closed and everybody left,
+        // and nobody is inside now, as the last call returned.
         unsafe { *shared.job.get() = Some(std::mem::transmute::<*const Job<'_>, *const Job<'static>>(std::ptr::from_ref(job))) };
         shared.n_tasks.store(n_tasks, Ordering::Relaxed);
         shared.next.store(0, Ordering::Relaxed);
-        shared.running.store(self.workers.len(), Ordering::Relaxed);
-        // Sequential consistency here and in `work`: either the worker sees the epoch or we see it asleep.
-        shared.epoch.fetch_add(1, Ordering::SeqCst);
+        // Sequential consistency here and in `work`: either the worker sees the open job or we see it asleep. Only this
+        // thread changes a closed state.
+        let last = shared.state.load(Ordering::Relaxed);
+        shared.state.store(last.wrapping_add(JOB) | OPEN, Ordering::SeqCst);
         for (flag, worker) in shared.sleeping.iter().zip(&self.workers) {
             if flag.load(Ordering::SeqCst) {
                 worker.thread().unpark();
             }
         }
         {
-            let _wait = WaitForWorkers(shared);
+            let _close = Close(shared);
             claim(shared, n_tasks, job, 0);
         }
         if shared.panicked.swap(false, Ordering::Relaxed) {
@@ -124,13 +131,15 @@ impl Pool {
     }
 }
 
-/// Waits, also while a panic of the caller's own task unwinds: the job must outlive its use.
-struct WaitForWorkers<'a>(&'a Shared);
+/// Closes the job and waits for those inside, also while a panic of the caller's own task unwinds: the job must outlive
+/// its use.
+struct Close<'a>(&'a Shared);
 
-impl Drop for WaitForWorkers<'_> {
+impl Drop for Close<'_> {
     fn drop(&mut self) {
+        self.0.state.fetch_and(!OPEN, Ordering::AcqRel);
         let mut waited = 0;
-        while self.0.running.load(Ordering::Acquire) != 0 {
+        while self.0.state.load(Ordering::Acquire) & INSIDE != 0 {
             pause(&mut waited);
         }
     }
@@ -167,28 +176,40 @@ fn pause(waited: &mut u32) {
     }
 }
 
+/// Comes into a job that is open and isn't number `seen`; its number.
+fn come_in(shared: &Shared, seen: u64, order: Ordering) -> Option<u64> {
+    let mut state = shared.state.load(order);
+    while state & OPEN != 0 && state / JOB != seen {
+        match shared.state.compare_exchange_weak(state, state + 1, Ordering::AcqRel, order) {
+            Ok(_) => return Some(state / JOB),
+            Err(now) => state = now,
+        }
+    }
+    None
+}
+
 fn work(shared: &Shared, index: usize) {
     let _env = FloatEnv::default_here();
-    let mut seen = 0;
-    loop {
-        let mut waited = 0;
-        while shared.epoch.load(Ordering::Acquire) == seen {
-            if shared.stop.load(Ordering::Relaxed) {
-                return;
+    let (mut seen, mut waited) = (0, 0);
+    while !shared.stop.load(Ordering::Relaxed) {
+        let mut inside = come_in(shared, seen, Ordering::Acquire);
+        if inside.is_none() && waited > SPINS + YIELDS {
+            shared.sleeping[index].store(true, Ordering::SeqCst);
+            inside = come_in(shared, seen, Ordering::SeqCst);
+            if inside.is_none() && !shared.stop.load(Ordering::SeqCst) {
+                std::thread::park();
+                waited = 0;
             }
-            pause(&mut waited);
-            if waited > SPINS + YIELDS {
-                shared.sleeping[index].store(true, Ordering::SeqCst);
-                while shared.epoch.load(Ordering::SeqCst) == seen && !shared.stop.load(Ordering::SeqCst) {
-                    std::thread::park();
-                }
-                shared.sleeping[index].store(false, Ordering::SeqCst);
-            }
+            shared.sleeping[index].store(false, Ordering::SeqCst);
         }
-        seen = seen.wrapping_add(1);
-        // SAFETY: the epoch was raised after the job was written, and the caller waits for `running` before it goes.
+        let Some(number) = inside else {
+            pause(&mut waited);
+            continue;
+        };
+        (seen, waited) = (number, 0);
+        // SAFETY: this thread is inside, so the job was written before the state was opened, and the caller waits for us.
         if let Some(job) = unsafe { *shared.job.get() } {
-            // SAFETY: as above: the closure lives until `running` is zero.
+            // SAFETY: as above: the closure lives until everybody left.
             let job = unsafe { &*job };
             let n_tasks = shared.n_tasks.load(Ordering::Relaxed);
             let run = std::panic::AssertUnwindSafe(|| claim(shared, n_tasks, job, index + 1));
@@ -196,7 +217,7 @@ fn work(shared: &Shared, index: usize) {
                 shared.panicked.store(true, Ordering::Relaxed);
             }
         }
-        shared.running.fetch_sub(1, Ordering::Release);
+        shared.state.fetch_sub(1, Ordering::Release);
     }
 }
 

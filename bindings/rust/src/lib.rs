@@ -25,7 +25,7 @@ pub use selvedge_core::graph::{ValueId, VerifiedGraph};
 pub use selvedge_core::ids::{SeqId, TokenId};
 pub use selvedge_core::kv::KvElem;
 pub use selvedge_core::model::{ModelError, ModelFile};
-pub use selvedge_core::plan::{Anonymous, DEFAULT_CHUNK, DEFAULT_CONTEXT, Plan, PlanError, PlanOptions, Planned, Segment};
+pub use selvedge_core::plan::{Anonymous, DEFAULT_CHUNK, DEFAULT_CONTEXT, Limit, Plan, PlanError, PlanOptions, Planned, Segment};
 pub use selvedge_core::sampler::{Error as SamplerError, Mirostat, Sampler, SamplingParams, Stage};
 pub use selvedge_core::session::{Completion, Event, Finish, GenerateOptions, Overflow, Session, SessionError, Sink, Stats};
 pub use selvedge_core::step::{Input, Row, Want};

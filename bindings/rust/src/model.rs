@@ -78,7 +78,7 @@ impl Error {
 pub struct Model(Arc<LoadedModel>);
 
 /// Plans a model: what it will take and where it will run. Reads metadata only, and refuses whatever [`Model::open`]
-/// would refuse before it reads weights, apart from a budget that doesn't suffice: see [`Planned::check_budget`].
+/// would refuse before it reads weights, apart from memory that doesn't suffice: see [`Planned::check_memory`].
 pub fn plan(path: &Path, options: &ModelOptions) -> Result<Planned, Error> {
     let file = Arc::new(ModelFile::open(path)?);
     let planned = plan::plan(file, &options.plan, backends(&options.backend)?)?;
@@ -111,8 +111,8 @@ impl Model {
         Ok(Model(Arc::new(model)))
     }
 
-    /// Opens a model with a context that holds `n_positions` at least, whatever the default is. An explicit context is
-    /// kept, and refused where it is shorter.
+    /// Opens a model for `n_positions` and no more, where the options set no context. One that they set is kept, and
+    /// refused where it is shorter.
     pub fn open_for(
         path: &Path,
         options: &ModelOptions,
@@ -120,17 +120,12 @@ impl Model {
         cancel: &CancelToken,
         progress: &mut dyn FnMut(LoadStage, u64, u64),
     ) -> Result<Model, Error> {
-        let file = Arc::new(ModelFile::open(path)?);
-        let mut planned = plan::plan(file.clone(), &options.plan, backends(&options.backend)?)?;
-        if planned.plan.n_ctx < n_positions {
-            if options.plan.n_ctx.is_some() {
-                return Err(Error::ContextTooShort { n_positions, n_ctx: planned.plan.n_ctx });
-            }
-            let longer = PlanOptions { n_ctx: Some(n_positions), ..options.plan };
-            planned = plan::plan(file, &longer, backends(&options.backend)?)?;
+        let n_ctx = options.plan.n_ctx.unwrap_or(n_positions.max(1));
+        if n_ctx < n_positions {
+            return Err(Error::ContextTooShort { n_positions, n_ctx });
         }
-        planned.check_budget()?;
-        Ok(Model(Arc::new(LoadedModel::load(planned, options.validate, cancel, progress)?)))
+        let options = ModelOptions { plan: PlanOptions { n_ctx: Some(n_ctx), ..options.plan }, ..options.clone() };
+        Model::open_with(path, &options, cancel, progress)
     }
 
     /// Bytes that decoding one token at position `depth` must read: every weight of the graph once, the output matrix

@@ -31,7 +31,7 @@ pub(crate) struct ChatArgs {
     #[command(flatten)]
     template: TemplateArgs,
     /// With --json: the K most probable tokens at each step
-    #[arg(long, value_name = "K", default_value_t = 0)]
+    #[arg(long, value_name = "K", default_value_t = 0, value_parser = crate::args::alternatives)]
     top_logprobs: usize,
     #[command(flatten)]
     sampling: SamplingArgs,
@@ -88,7 +88,7 @@ impl ChatArgs {
         self.sampling.check()?;
         let options = self.model.options()?;
         let interrupt = Interrupt::watch_idle();
-        let model = interrupt.run(|cancel| self.model.open(&options, 0, cancel))?;
+        let model = interrupt.run(|cancel| self.model.open(&options, None, cancel))?;
         let mut chat = Chat {
             session: model.session()?,
             prompter: Prompter::new(&model, &self.template)?,

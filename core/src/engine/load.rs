@@ -85,7 +85,7 @@ impl LoadedModel {
     ) -> Result<LoadedModel, LoadError> {
         let file = Arc::new(ModelFile::open(path)?);
         let planned = plan(file, &options.plan, backends)?;
-        planned.check_budget()?;
+        planned.check_memory()?;
         LoadedModel::load(planned, options.validate, cancel, progress)
     }
 

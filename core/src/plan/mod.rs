@@ -17,13 +17,16 @@ pub use partition::{Segment, partition};
 /// Context when none is asked for: the model's own, at most this.
 pub const DEFAULT_CONTEXT: usize = 4096;
 
+/// A context that nobody asked for shrinks to what fits, but not below this.
+const SHORTEST_DEFAULT: usize = 512;
+
 /// Rows of a prompt that are computed at once when nothing else is asked for.
 pub const DEFAULT_CHUNK: usize = 512;
 
 /// What a model is opened for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PlanOptions {
-    /// Positions of a sequence; `None`: the model's own context, at most [`DEFAULT_CONTEXT`].
+    /// Positions of a sequence; `None`: the model's own context, at most [`DEFAULT_CONTEXT`] and what fits.
     pub n_ctx: Option<usize>,
     /// Sequences in one engine.
     pub n_seq: usize,
@@ -33,7 +36,7 @@ pub struct PlanOptions {
     pub max_wanted: usize,
     /// Element type of the KV cache.
     pub kv: KvElem,
-    /// Anonymous bytes that must not be exceeded.
+    /// Anonymous bytes that must not be exceeded; `None`: what the system has free.
     pub budget: Option<u64>,
 }
 
@@ -54,7 +57,7 @@ pub struct Anonymous {
     pub pack: u64,
     /// Vocabulary and merges.
     pub tokenizer: u64,
-    /// Tensor table, tables of the engine, the sampler's candidates.
+    /// Tensor table, tables of the engine, the sampler's candidates, the text of a full context.
     pub other: u64,
 }
 
@@ -76,10 +79,48 @@ pub struct Plan {
     pub gpu: u64,
     /// Context planned for.
     pub n_ctx: usize,
-    /// The largest context that fits the budget, or what the system has free; at most the model's own.
+    /// The largest context that fits the limit; at most the one that the model was trained for.
     pub max_ctx: usize,
+    /// What the anonymous memory must not exceed.
+    pub limit: Limit,
     /// Which backend runs what, and why.
     pub segments: Vec<Segment>,
+}
+
+/// Anonymous memory that a plan must not exceed, bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Limit {
+    /// The budget that was set.
+    Budget(u64),
+    /// What the system said a program may still take.
+    Free(u64),
+    /// Unknown: no budget, and a system that says nothing.
+    None,
+}
+
+impl Limit {
+    /// The limit of a budget, or of the system where there is none.
+    fn of(budget: Option<u64>) -> Limit {
+        budget.map(Limit::Budget).or_else(|| os::available_memory().map(Limit::Free)).unwrap_or(Limit::None)
+    }
+
+    /// Whether that many bytes keep to it.
+    fn allows(self, n_bytes: u64) -> bool {
+        match self {
+            Limit::Budget(limit) | Limit::Free(limit) => n_bytes <= limit,
+            Limit::None => true,
+        }
+    }
+}
+
+impl std::fmt::Display for Limit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Limit::Budget(n) => write!(f, "the budget is {n}"),
+            Limit::Free(n) => write!(f, "the system has {n} free"),
+            Limit::None => f.write_str("nothing limits it"),
+        }
+    }
 }
 
 /// Why no plan could be made or kept.
@@ -138,15 +179,15 @@ pub enum PlanError {
         /// Its head size.
         d_head: usize,
     },
-    /// More memory than the budget allows.
-    #[error("a context of {n_ctx} needs {need} bytes and the budget is {budget}: {advice}")]
-    Budget {
+    /// More memory than the budget allows, or than the system has.
+    #[error("a context of {n_ctx} needs {need} bytes and {limit}: {advice}")]
+    Memory {
         /// Context asked for.
         n_ctx: usize,
         /// Anonymous bytes it takes.
         need: u64,
-        /// Bytes allowed.
-        budget: u64,
+        /// What must not be exceeded.
+        limit: Limit,
         /// What would fit.
         advice: String,
     },
@@ -183,6 +224,9 @@ pub fn kv_spec(graph: &VerifiedGraph, options: &PlanOptions, n_ctx: usize) -> Kv
 
 /// Bytes that a sampler and a session's buffers take per token of the vocabulary: candidates with their logits.
 const SAMPLER_BYTES_PER_TOKEN: usize = 16;
+/// Bytes that a position of text takes between a prompt and its tokens: the text itself some five times over while it is
+/// rendered and cut, five bytes a token, and its ids.
+const TEXT_BYTES_PER_POSITION: usize = 64;
 /// Stacks, tables and buffers that don't depend on the model.
 const FIXED_BYTES: usize = 1 << 20;
 
@@ -199,11 +243,26 @@ fn check_options(options: &PlanOptions, n_ctx: usize) -> Result<(), PlanError> {
     bound("the number of wanted rows", options.max_wanted, 1 << 16)
 }
 
-/// Plans a model on backends, best first. Reads metadata only.
+/// Plans a model on backends, best first. Reads metadata only. A plan that exceeds its limit is made all the same, so that
+/// it can be shown: see [`Planned::check_memory`].
 pub fn plan(file: Arc<ModelFile>, options: &PlanOptions, backends: Vec<Arc<dyn Backend>>) -> Result<Planned, PlanError> {
+    let planned = plan_at(options.n_ctx, file.clone(), options, backends.clone())?;
+    let Plan { limit, anonymous, max_ctx, .. } = planned.plan;
+    if options.n_ctx.is_none() && !limit.allows(anonymous.total()) && max_ctx >= SHORTEST_DEFAULT {
+        return plan_at(Some(max_ctx), file, options, backends);
+    }
+    Ok(planned)
+}
+
+fn plan_at(
+    n_ctx: Option<usize>,
+    file: Arc<ModelFile>,
+    options: &PlanOptions,
+    backends: Vec<Arc<dyn Backend>>,
+) -> Result<Planned, PlanError> {
     let arch = Architecture::of(&file)?;
     let n_ctx_train = arch.config.n_ctx_train.max(1);
-    let n_ctx = options.n_ctx.unwrap_or(n_ctx_train.min(DEFAULT_CONTEXT));
+    let n_ctx = n_ctx.unwrap_or(n_ctx_train.min(DEFAULT_CONTEXT));
     check_options(options, n_ctx)?;
     let options = PlanOptions { n_ctx: Some(n_ctx), chunk: options.chunk.min(n_ctx), ..*options };
     let tokenizer_bytes = {
@@ -243,27 +302,29 @@ pub fn plan(file: Arc<ModelFile>, options: &PlanOptions, backends: Vec<Arc<dyn B
             arena: (arena + memory.scratch) as u64,
             pack: memory.pack as u64,
             tokenizer: tokenizer_bytes as u64,
-            other: other as u64,
+            other: (other + n_ctx * TEXT_BYTES_PER_POSITION) as u64,
         }
     };
-    let limit = options.budget.unwrap_or_else(|| os::available_memory().unwrap_or(u64::MAX));
-    let max_ctx = largest(n_ctx_train, |n| anonymous_at(n).total() <= limit);
+    let limit = Limit::of(options.budget);
+    let max_ctx = largest(n_ctx_train, |n| limit.allows(anonymous_at(n).total()));
     let anonymous = anonymous_at(n_ctx);
-    let plan = Plan { mapped: file.mapped_bytes() as u64, anonymous, gpu: memory_at(n_ctx).device as u64, n_ctx, max_ctx, segments };
+    let plan = Plan { mapped: file.mapped_bytes() as u64, anonymous, gpu: memory_at(n_ctx).device as u64, n_ctx, max_ctx, limit, segments };
     Ok(Planned { file, arch, graph, options, plan, backends })
 }
 
 impl Planned {
-    /// Refuses what the budget doesn't allow, and says what would fit.
-    pub fn check_budget(&self) -> Result<(), PlanError> {
+    /// Refuses what the budget doesn't allow, or without one what the system can't give, and says what would fit.
+    pub fn check_memory(&self) -> Result<(), PlanError> {
         let (need, plan) = (self.plan.anonymous.total(), &self.plan);
-        let Some(budget) = self.options.budget.filter(|&b| need > b) else { return Ok(()) };
+        if plan.limit.allows(need) {
+            return Ok(());
+        }
         let advice = if plan.max_ctx > 0 {
             format!("a context of {} fits", plan.max_ctx)
         } else {
             format!("even the shortest context takes {} bytes without its keys and values", need - plan.anonymous.kv)
         };
-        Err(PlanError::Budget { n_ctx: plan.n_ctx, need, budget, advice })
+        Err(PlanError::Memory { n_ctx: plan.n_ctx, need, limit: plan.limit, advice })
     }
 }
 
