@@ -7,7 +7,7 @@ use crate::progress::{Progress, Unit};
 use clap::{Args, ValueEnum};
 use selvedge::{
     BackendOptions, CancelToken, GenerateOptions, KvElem, LoadStage, LoadedModel, Mirostat, Model, ModelOptions, PlanOptions, REGISTRY,
-    SamplingParams, Stage, TokenId, Tokenizer,
+    SamplerError, SamplingParams, Stage, TokenId, Tokenizer,
 };
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -98,6 +98,11 @@ impl ModelArgs {
         })
     }
 
+    /// Whether a backend was named.
+    pub(crate) fn names_backend(&self) -> bool {
+        self.backend.is_some()
+    }
+
     /// Opens the model. `n_positions`: what is to be computed needs so many, and unless another context was asked for no
     /// more are planned.
     pub(crate) fn open(&self, options: &ModelOptions, n_positions: Option<usize>, cancel: &CancelToken) -> Result<Model> {
@@ -174,17 +179,20 @@ pub(crate) fn read_text(path: &Path) -> Result<String> {
     })
 }
 
-/// The JSON value in a file.
+/// The JSON value in a file. A byte order mark before it, which some editors write, is no part of it (RFC 8259, section 8.1).
 pub(crate) fn read_json(path: &Path) -> Result<serde_json::Value> {
-    serde_json::from_slice(&read_bytes(path)?)
+    let bytes = read_bytes(path)?;
+    serde_json::from_slice(bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&bytes))
         .map_err(|e| CliError::Content { path: path.to_owned(), what: format!("expected JSON, but {e}") })
 }
 
-/// The token ids in a file: a JSON array of integers below `n_vocab`.
+/// The token ids in a file: a JSON array of integers below `n_vocab`, or an object with such an array as `ids`, which is
+/// what `tokenize` prints.
 pub(crate) fn read_ids(path: &Path, n_vocab: usize) -> Result<Vec<TokenId>> {
     let wrong = |what: String| CliError::Content { path: path.to_owned(), what };
     let value = read_json(path)?;
-    let list = value.as_array().ok_or_else(|| wrong(format!("expected a JSON array of token ids, found {}", brief(&value))))?;
+    let list = value.get("ids").unwrap_or(&value);
+    let list = list.as_array().ok_or_else(|| wrong(format!("expected a JSON array of token ids, found {}", brief(list))))?;
     let id = |(i, value): (usize, &serde_json::Value)| {
         let id = value.as_u64().and_then(|id| u32::try_from(id).ok()).filter(|&id| (id as usize) < n_vocab);
         id.map(TokenId)
@@ -245,46 +253,46 @@ pub(crate) struct SamplingArgs {
     #[arg(short = 'n', long, value_name = "N", help_heading = None)]
     max_tokens: Option<usize>,
     /// End the reply before this text; may be given several times
-    #[arg(long, value_name = "TEXT", allow_hyphen_values = true, help_heading = None)]
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true, help_heading = None, value_parser = clap::builder::NonEmptyStringValueParser::new())]
     stop: Vec<String>,
     /// Temperature; 0 always takes the most probable token [default: 0.8]
-    #[arg(long, value_name = "T", allow_negative_numbers = true)]
+    #[arg(long, value_name = "T")]
     temp: Option<f32>,
     /// Keep the K most probable; 0 is off [default: 40]
     #[arg(long, value_name = "K")]
     top_k: Option<u32>,
     /// Keep the most probable up to this mass; 1 is off [default: 0.95]
-    #[arg(long, value_name = "P", allow_negative_numbers = true)]
+    #[arg(long, value_name = "P")]
     top_p: Option<f32>,
     /// Keep those of at least this share of the largest probability; 0 is off [default: 0.05]
-    #[arg(long, value_name = "P", allow_negative_numbers = true)]
+    #[arg(long, value_name = "P")]
     min_p: Option<f32>,
     /// Locally typical mass; 1 is off [default: 1]
-    #[arg(long, value_name = "P", allow_negative_numbers = true)]
+    #[arg(long, value_name = "P")]
     typical: Option<f32>,
     /// Probability of excluding top choices; 0 is off [default: 0]
-    #[arg(long, value_name = "P", allow_negative_numbers = true)]
+    #[arg(long, value_name = "P")]
     xtc_probability: Option<f32>,
     /// Probability from which a token is a top choice [default: 0.1]
-    #[arg(long, value_name = "P", allow_negative_numbers = true)]
+    #[arg(long, value_name = "P")]
     xtc_threshold: Option<f32>,
     /// Divides logits of tokens seen lately; 1 is off [default: 1]
-    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    #[arg(long, value_name = "X")]
     repeat_penalty: Option<f32>,
     /// Subtracted per occurrence; 0 is off [default: 0]
-    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    #[arg(long, value_name = "X")]
     frequency_penalty: Option<f32>,
     /// Subtracted once where a token was seen; 0 is off [default: 0]
-    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    #[arg(long, value_name = "X")]
     presence_penalty: Option<f32>,
     /// Tokens that the three penalties look back on [default: 64]
     #[arg(long, value_name = "N")]
     penalty_last_n: Option<usize>,
     /// Strength of DRY; 0 is off [default: 0]
-    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    #[arg(long, value_name = "X")]
     dry_multiplier: Option<f32>,
     /// Growth of DRY per repeated token [default: 1.75]
-    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    #[arg(long, value_name = "X")]
     dry_base: Option<f32>,
     /// Repeated runs up to this length are free [default: 2]
     #[arg(long, value_name = "N")]
@@ -329,6 +337,15 @@ fn stage(name: &str) -> std::result::Result<Stage, String> {
     Stage::from_name(name).map_err(|e| e.to_string())
 }
 
+/// The option that sets a field of the sampling parameters.
+fn option_of(field: &str) -> String {
+    match field {
+        "temperature" => "--temp".into(),
+        "typical_p" => "--typical".into(),
+        field => format!("--{}", field.replace('_', "-")),
+    }
+}
+
 /// Texts that end a repeated run where none are named.
 const DRY_BREAKERS: [&str; 4] = ["\n", ":", "\"", "*"];
 
@@ -336,7 +353,12 @@ impl SamplingArgs {
     /// Refuses numbers out of range before anything is loaded.
     pub(crate) fn check(&self) -> Result<()> {
         let params = SamplingParams { logit_bias: Vec::new(), ..self.params() };
-        params.validate(u32::MAX as usize).map_err(|e| CliError::Usage(e.to_string()))
+        params.validate(u32::MAX as usize).map_err(|e| match e {
+            SamplerError::Param { name, expected, found } => {
+                CliError::Usage(format!("{} is {}, expected {expected}", option_of(name), found as f32))
+            }
+            other => CliError::Usage(other.to_string()),
+        })
     }
 
     fn params(&self) -> SamplingParams {

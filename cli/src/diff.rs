@@ -82,6 +82,9 @@ struct Diff {
 
 impl DiffArgs {
     pub(crate) fn run(self, json: bool) -> Result<()> {
+        if self.model.names_backend() {
+            return Err(CliError::Usage("diff takes its backends by --a and --b: leave out --backend".into()));
+        }
         let interrupt = Interrupt::watch();
         let text = selvedge::open_text(&self.model.file.path()?)?;
         let tokens = text.continuation(&self.prompt, ParseSpecial::All)?;

@@ -1,6 +1,7 @@
 //! `inspect`: what a GGUF file says of itself. Works on any file of the format, also on one that can't be run.
 
 use crate::error::{Result, printable};
+use crate::models;
 use crate::output;
 use clap::Args;
 use selvedge::ModelFile;
@@ -15,15 +16,16 @@ const SHOWN_CHARS: usize = 100;
 
 #[derive(Debug, Args)]
 pub(crate) struct InspectArgs {
-    /// A GGUF file; of a split set, the part to look into
+    /// A GGUF file, of a split set the part to look into, or the short name of a pulled model
     file: PathBuf,
 }
 
 impl InspectArgs {
     pub(crate) fn run(self, json: bool) -> Result<()> {
-        let file = ModelFile::open_alone(&self.file)?;
+        let path = models::resolve(Some(&self.file))?;
+        let file = ModelFile::open_alone(&path)?;
         let gguf = file.gguf()?;
-        if json { output::json(&to_json(&self.file, &gguf)) } else { output::lines(&table(&self.file, &gguf)) }
+        if json { output::json(&to_json(&path, &gguf)) } else { output::lines(&table(&path, &gguf)) }
     }
 }
 

@@ -22,7 +22,7 @@ mod run;
 mod score;
 mod text;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use error::Result;
 use std::process::ExitCode;
 
@@ -84,9 +84,16 @@ impl Command {
     }
 }
 
+/// The command's grammar. A negative number is a value wherever a value is due: where it is out of range, the message then
+/// names the option.
+fn command() -> clap::Command {
+    let values = |arg: clap::Arg| if arg.get_action().takes_values() { arg.allow_negative_numbers(true) } else { arg };
+    Cli::command().mut_subcommands(|command| command.mut_args(values))
+}
+
 fn main() -> ExitCode {
     let json = std::env::args_os().take_while(|arg| arg != "--").any(|arg| arg == "--json");
-    let cli = match Cli::try_parse() {
+    let cli = match command().try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => cli,
         // Help and version are results.
         Err(e) if !e.use_stderr() => return output::text(&e.render().to_string()).map_or_else(|e| e.report(json), |()| ExitCode::SUCCESS),

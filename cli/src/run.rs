@@ -16,7 +16,7 @@ pub(crate) struct RunArgs {
     #[command(flatten)]
     text: TextArgs,
     /// Continue the text as it stands, without the chat template
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["template", "var"])]
     raw: bool,
     /// With --raw: control tokens that the text spells are text
     #[arg(long, requires = "raw")]
@@ -27,7 +27,7 @@ pub(crate) struct RunArgs {
     #[command(flatten)]
     template: TemplateArgs,
     /// With --json: the K most probable tokens at each step
-    #[arg(long, value_name = "K", default_value_t = 0, value_parser = crate::args::alternatives)]
+    #[arg(long, value_name = "K", default_value_t = 0, requires = "json", value_parser = crate::args::alternatives)]
     top_logprobs: usize,
     #[command(flatten)]
     sampling: SamplingArgs,

@@ -3,6 +3,8 @@
 //! The f64 functions are held to correctly rounded results made with mpmath (`data/math_f64.txt`), the f32 functions to
 //! the f64 ones: so no test leans on the platform's C library.
 
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
 use selvedge_core::math::{self, double};
 
 /// FNV-1a over result bits, every NaN counted as the same one.

@@ -283,7 +283,7 @@ pub enum Error {
         found: u64,
     },
     /// A place outside the set.
-    #[error("the file says it is number {no} (from 0) of a set of {count}, expected a number below the count and at most {max} files")]
+    #[error("`split.no` is {no} of a model split over {count} files, expected a number below the count, and at most {max} files")]
     SplitNumber {
         /// `split.no` in the file.
         no: u32,
@@ -293,7 +293,7 @@ pub enum Error {
         max: u32,
     },
     /// A set was opened by a file that isn't its first.
-    #[error("the file is number {no} (from 0) of a model split over {count} files: open the first one, {first}")]
+    #[error("the file is part {} of {count} of a split model: open the first one, {first}", .no.saturating_add(1))]
     SplitNotFirst {
         /// The file's place, from 0.
         no: u32,
@@ -312,7 +312,8 @@ pub enum Error {
     },
     /// A file of the set that isn't what its name says.
     #[error(
-        "file {index} (from 0) of a set of {count} says that it is file {found_no} of {found_count}: files of different sets are mixed"
+        "part {} of {count} of a split model says that it is part {} of {found_count}: files of different sets are mixed",
+        .index.saturating_add(1), .found_no.saturating_add(1)
     )]
     SplitMember {
         /// Place in which it was given.
@@ -325,7 +326,7 @@ pub enum Error {
         found_count: u32,
     },
     /// A tensor in two files of the set.
-    #[error("tensor `{name}` is in two files of the set, {first} and {second} (from 0)")]
+    #[error("tensor `{name}` is in two parts of the split model, {} and {}", .first.saturating_add(1), .second.saturating_add(1))]
     SplitDuplicate {
         /// The name.
         name: String,

@@ -41,6 +41,8 @@ struct Shared {
     next: AtomicUsize,
     /// Number of the job in the upper half, [`OPEN`], and how many workers are inside.
     state: AtomicU64,
+    /// Workers that have come to life.
+    started: AtomicUsize,
     stop: AtomicBool,
     panicked: AtomicBool,
     sleeping: Vec<AtomicBool>,
@@ -73,6 +75,7 @@ impl Pool {
             n_tasks: AtomicUsize::new(0),
             next: AtomicUsize::new(0),
             state: AtomicU64::new(0),
+            started: AtomicUsize::new(0),
             stop: AtomicBool::new(false),
             panicked: AtomicBool::new(false),
             sleeping: (0..n_workers).map(|_| AtomicBool::new(false)).collect(),
@@ -89,6 +92,11 @@ impl Pool {
                 Ok(handle) => pool.workers.push(handle),
                 Err(_) => return Err(BackendError::Thread { index: index + 1, wanted: n_threads }),
             }
+        }
+        // What the system allocates for a thread it allocates now, not between two tokens.
+        let mut waited = 0;
+        while pool.shared.started.load(Ordering::Acquire) < n_workers {
+            pause(&mut waited);
         }
         Ok(pool)
     }
@@ -190,6 +198,7 @@ fn come_in(shared: &Shared, seen: u64, order: Ordering) -> Option<u64> {
 
 fn work(shared: &Shared, index: usize) {
     let _env = FloatEnv::default_here();
+    shared.started.fetch_add(1, Ordering::Release);
     let (mut seen, mut waited) = (0, 0);
     while !shared.stop.load(Ordering::Relaxed) {
         let mut inside = come_in(shared, seen, Ordering::Acquire);

@@ -69,18 +69,20 @@ fn reference(options: &BackendOptions) -> Result<Arc<dyn Backend>, RegistryError
 }
 
 fn cpu(options: &BackendOptions) -> Result<Arc<dyn Backend>, RegistryError> {
-    let isa = match options.isa.as_deref() {
-        None | Some("auto") => None,
-        Some(name) => Some(
-            Isa::from_name(name)
-                .ok_or_else(|| RegistryError::UnknownIsa { found: name.to_string(), known: Isa::ALL.map(|(n, _)| n).join(", ") })?,
-        ),
-    };
-    Ok(Arc::new(CpuBackend::new(isa, threads(options))?))
+    Ok(Arc::new(CpuBackend::new(isa(options)?, threads(options))?))
+}
+
+/// The instruction set that is asked for; `None`: the best there is.
+fn isa(options: &BackendOptions) -> Result<Option<Isa>, RegistryError> {
+    let Some(name) = options.isa.as_deref().filter(|name| *name != "auto") else { return Ok(None) };
+    let unknown = || RegistryError::UnknownIsa { found: name.to_owned(), known: Isa::ALL.map(|(n, _)| n).join(", ") };
+    Isa::from_name(name).map(Some).ok_or_else(unknown)
 }
 
 /// The backends that the options ask for, best first.
 pub fn backends(options: &BackendOptions) -> Result<Vec<Arc<dyn Backend>>, RegistryError> {
+    // A name that nothing has is a mistake also where the backend needs none.
+    isa(options)?;
     match options.backend.as_deref() {
         None | Some("auto") => REGISTRY.iter().filter(|e| e.automatic).map(|e| (e.make)(options)).collect(),
         Some(name) => {
@@ -107,7 +109,9 @@ mod tests {
         assert!(auto.iter().all(|b| b.info().name != "reference" && b.info().name != "null"));
         let error = backends(&BackendOptions { backend: Some("gpu9".into()), ..BackendOptions::default() }).unwrap_err();
         assert!(error.to_string().contains("gpu9") && error.to_string().contains("cpu"));
-        let error = backends(&BackendOptions { isa: Some("mmx".into()), ..BackendOptions::default() }).unwrap_err();
-        assert!(error.to_string().contains("scalar"));
+        for backend in [None, Some("null".to_owned())] {
+            let error = backends(&BackendOptions { backend, isa: Some("mmx".into()), n_threads: 1 }).unwrap_err();
+            assert!(error.to_string().contains("scalar"));
+        }
     }
 }

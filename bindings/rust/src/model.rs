@@ -37,9 +37,9 @@ pub enum Error {
     /// The plan.
     #[error(transparent)]
     Plan(#[from] PlanError),
-    /// Loading.
+    /// Loading, apart from what file, plan and tokenizer refuse.
     #[error(transparent)]
-    Load(#[from] LoadError),
+    Load(LoadError),
     /// A step.
     #[error(transparent)]
     Step(#[from] StepError),
@@ -60,6 +60,18 @@ pub enum Error {
         /// The context.
         n_ctx: usize,
     },
+}
+
+impl From<LoadError> for Error {
+    /// What a step of loading refuses is the same error as where that step is called alone.
+    fn from(error: LoadError) -> Error {
+        match error {
+            LoadError::Model(e) => Error::Model(e),
+            LoadError::Plan(e) => Error::Plan(e),
+            LoadError::Tokenizer(e) => Error::Tokenizer(e),
+            other => Error::Load(other),
+        }
+    }
 }
 
 impl Error {

@@ -31,7 +31,7 @@ pub(crate) struct ChatArgs {
     #[command(flatten)]
     template: TemplateArgs,
     /// With --json: the K most probable tokens at each step
-    #[arg(long, value_name = "K", default_value_t = 0, value_parser = crate::args::alternatives)]
+    #[arg(long, value_name = "K", default_value_t = 0, requires = "json", value_parser = crate::args::alternatives)]
     top_logprobs: usize,
     #[command(flatten)]
     sampling: SamplingArgs,
@@ -233,7 +233,7 @@ impl Chat {
         let path = named(file, "/save")?;
         let json = serde_json::to_string_pretty(&self.messages).map_err(|e| CliError::Output(e.into()))?;
         std::fs::write(path, json + "\n").map_err(CliError::file("write", path))?;
-        crate::output::remark!("{} messages written", self.messages.len());
+        crate::output::remark!("{} written", count(self.messages.len()));
         Ok(Next::Turn)
     }
 
@@ -244,7 +244,7 @@ impl Chat {
         };
         let n_messages = messages.len();
         self.replace(messages)?;
-        crate::output::remark!("{n_messages} messages loaded");
+        crate::output::remark!("{} loaded", count(n_messages));
         Ok(Next::Turn)
     }
 
@@ -256,6 +256,11 @@ impl Chat {
         self.messages = messages;
         Ok(Next::Turn)
     }
+}
+
+/// A number of messages, in words.
+fn count(n_messages: usize) -> String {
+    if n_messages == 1 { "1 message".into() } else { format!("{n_messages} messages") }
 }
 
 fn is_system(message: &Value) -> bool {

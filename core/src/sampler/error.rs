@@ -7,7 +7,7 @@ use super::Stage;
 #[non_exhaustive]
 pub enum Error {
     /// A parameter outside its range, NaN included.
-    #[error("sampling parameter {name} is {found}, expected {expected}")]
+    #[error("sampling parameter {name} is {}, expected {expected}", shown(*.found))]
     Param {
         /// Field of `SamplingParams`.
         name: &'static str,
@@ -74,4 +74,9 @@ pub enum Error {
         /// Size of the vocabulary.
         n_vocab: usize,
     },
+}
+
+/// A parameter's value as it was given: fractions were given as `f32`, counts as integers.
+fn shown(value: f64) -> String {
+    if value.fract() == 0.0 { value.to_string() } else { (value as f32).to_string() }
 }
