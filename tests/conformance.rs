@@ -37,9 +37,18 @@ fn nmse(found: &[f32], expected: &[f32]) -> f64 {
 const FLOATS: f64 = 1e-6;
 
 /// By value: the sum of the tolerances of its node and of all before it, as each node's error joins those that come in.
+/// Attention counts what its layer added before it twice: errors of queries and keys go into its weights, those of the
+/// values into what is weighted.
 fn tolerances(graph: &VerifiedGraph) -> BTreeMap<String, f64> {
     let (mut sum, mut all) = (0.0_f64, BTreeMap::new());
+    let (mut layer, mut before) = (None, 0.0);
     for node in &graph.nodes {
+        if node.layer != layer {
+            (layer, before) = (node.layer, sum);
+        }
+        if let Op::Attention(_) = node.op {
+            sum += sum - before;
+        }
         let quantised = match &node.op {
             Op::MatMul(_) => graph.shape(node.inputs[0]).elem == Elem::Act8,
             Op::RmsNorm(norm) => norm.out == Elem::Act8,
