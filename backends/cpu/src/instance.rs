@@ -5,7 +5,7 @@ use crate::kernels::attention::{self, AttentionKernels, BlockArgs, MAX_QUERIES, 
 use crate::kernels::element::{self, Elements};
 use crate::kernels::matmul::{self, TileArgs};
 use crate::load::{PackPlan, key};
-use crate::pack::{Packed, TILE};
+use crate::pack::{Packed, TILE, pack_row};
 use crate::pool::Pool;
 use selvedge_core::backend::{BackendError, CacheShape, Instance, StepIo, TensorSource};
 use selvedge_core::graph::{Node, VerifiedGraph};
@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Rows of activations that a product finishes before its epilogue: their results stay in the first-level cache.
-const PRODUCT_ROWS: usize = 32;
+const PRODUCT_ROWS: usize = 128;
 /// Rows of one sequence that a task of attention takes together.
 const ATTENTION_ROWS: usize = 8;
 /// Rows of element-wise work in one task.
@@ -53,8 +53,15 @@ impl Model {
 #[derive(Debug, Clone, Copy)]
 struct Product {
     packed: Packed,
-    kernel: matmul::Kernel,
+    /// For few rows, and for many.
+    kernels: [matmul::Kernel; 2],
     bias: Option<(WeightId, usize)>,
+}
+
+impl Product {
+    fn kernel(&self, n_rows: usize) -> &matmul::Kernel {
+        &self.kernels[usize::from(n_rows >= self.kernels[1].min_rows)]
+    }
 }
 
 /// Sizes of the scratch that an instance needs.
@@ -67,11 +74,20 @@ pub(crate) struct Scratch {
 }
 
 impl Scratch {
-    pub(crate) fn new(graph: &VerifiedGraph, nodes: Range<usize>, steps: &[StepShape], n_ctx: usize) -> Scratch {
+    pub(crate) fn new(graph: &VerifiedGraph, nodes: Range<usize>, steps: &[StepShape], n_ctx: usize, isa: Isa) -> Scratch {
         let products = 2 * PRODUCT_ROWS * TILE * 4;
         let mut scratch = Scratch { per_thread: align_up(products), blocks: 0 };
         let split_rows = steps.iter().map(|s| s.max_rows.min(SPLIT_ROWS)).max().unwrap_or(0);
+        let max_rows = steps.iter().map(|s| s.max_rows).max().unwrap_or(0);
         for node in &graph.nodes[nodes] {
+            if let Op::MatMul(m) = &node.op {
+                for part in &m.parts {
+                    let decl = &graph.weights[part.rows.weight.0 as usize];
+                    let Some(row) = pack_row(decl.ty) else { continue };
+                    let kernel = matmul::select(row.layout, isa, max_rows);
+                    scratch.per_thread = scratch.per_thread.max(align_up(products + (kernel.scratch)(decl.n_in)));
+                }
+            }
             if let Op::Attention(a) = &node.op {
                 let d_v = graph.kv_layers[a.layer].d_v;
                 let group = a.n_head / graph.kv_layers[a.layer].n_head_kv;
@@ -140,7 +156,7 @@ impl CpuInstance {
         let graph = &model.graph;
         let pool = Pool::new(model.n_threads)?;
         let steps: Vec<StepShape> = placements.iter().map(|p| p.shape).collect();
-        let scratch_sizes = Scratch::new(graph, 0..graph.nodes.len(), &steps, cache.n_ctx);
+        let scratch_sizes = Scratch::new(graph, 0..graph.nodes.len(), &steps, cache.n_ctx, model.isa);
         let scratch = Region::new(scratch_sizes.n_bytes(pool.n_threads()), false)?;
         let products = graph
             .nodes
@@ -151,8 +167,8 @@ impl CpuInstance {
                     .iter()
                     .filter_map(|part| {
                         let packed = *model.plan.mats.get(&key(part.rows))?;
-                        let kernel = matmul::select(packed.layout, model.isa);
-                        Some(Product { packed, kernel, bias: part.bias.map(|b| (b, part.bias_first)) })
+                        let kernels = [1, usize::MAX].map(|n_rows| matmul::select(packed.layout, model.isa, n_rows));
+                        Some(Product { packed, kernels, bias: part.bias.map(|b| (b, part.bias_first)) })
                     })
                     .collect(),
                 _ => Vec::new(),
@@ -371,25 +387,15 @@ impl CpuInstance {
         let e = self.elements;
         let scratch = Shared(self.scratch.as_ptr());
         let per_thread = self.scratch_sizes.per_thread;
-        // SAFETY: `x` is the placed input of n_rows rows, in the layout that the graph says; rows + PRODUCT_ROWS stay inside.
-        let args = |w: *const u8, row: usize, n: usize, out: *mut f32| unsafe {
-            let base = arena.at(x);
-            TileArgs {
-                w,
-                k,
-                n_rows: n,
-                q: base.cast::<i8>().add(row * k),
-                scale: base.add(act.scale).cast::<f32>().add(row * (k / 32)),
-                sum: base.add(act.sum).cast::<i32>().add(row * (k / 16)),
-                x: base.cast::<f32>().add(row * k),
-                out,
-            }
+        // SAFETY: `x` is the placed input of n_rows rows, in the layout that the graph says; row + n stays inside.
+        let args = |w: *const u8, row: usize, n: usize, out: *mut f32, scratch: *mut u8| unsafe {
+            TileArgs::new(w, k, arena.at(x), &act, row..row + n, out, scratch)
         };
-        let run = |product: &Product, tile: usize, row: usize, n: usize, out: *mut f32| {
+        let run = |product: &Product, tile: usize, row: usize, n: usize, out: *mut f32, kernel_scratch: *mut u8| {
             // SAFETY: tile < n_tiles; the packed matrix lies inside the pack.
             let w = unsafe { model.pack.as_ptr().add(product.packed.offset + tile * product.packed.tile_bytes()) };
             // SAFETY: the operands are those that `TileArgs` asks for; `isa` was available when the model was loaded.
-            unsafe { (product.kernel.run)(&args(w, row, n, out), product.packed.layout) };
+            unsafe { (product.kernel(n).run)(&args(w, row, n, out, kernel_scratch), product.packed.layout) };
             if let Some((bias, first)) = product.bias {
                 let width = TILE.min(product.packed.n_out - tile * TILE);
                 let bias = &model.vector(bias)[first + tile * TILE..][..width];
@@ -403,10 +409,10 @@ impl CpuInstance {
         let glu = if let Epilogue::Glu(act) = m.epilogue { Some(act) } else { None };
         let total: usize = if glu.is_some() { n_tiles(&products[0]) } else { products.iter().map(n_tiles).sum() };
         self.pool.run(total, &|task, thread| {
-            // SAFETY: each thread has scratch of its own, large enough for two results of PRODUCT_ROWS.
-            let (out, second) = unsafe {
+            // SAFETY: each thread has scratch of its own, large enough for two results of PRODUCT_ROWS and its kernels'.
+            let (out, second, rest) = unsafe {
                 let out = scratch.at(thread * per_thread).cast::<f32>();
-                (out, out.add(PRODUCT_ROWS * TILE))
+                (out, out.add(PRODUCT_ROWS * TILE), out.add(2 * PRODUCT_ROWS * TILE).cast::<u8>())
             };
             let (mut part, mut tile) = (0, task);
             while glu.is_none() && tile >= n_tiles(&products[part]) {
@@ -417,9 +423,9 @@ impl CpuInstance {
             let width = TILE.min(n_out - tile * TILE);
             for row in (0..n_rows).step_by(PRODUCT_ROWS) {
                 let n = PRODUCT_ROWS.min(n_rows - row);
-                run(&products[part], tile, row, n, out);
+                run(&products[part], tile, row, n, out, rest);
                 if let Some(act) = glu {
-                    run(&products[1], tile, row, n, second);
+                    run(&products[1], tile, row, n, second, rest);
                     // SAFETY: both hold n rows of 16.
                     unsafe { (e.glu)(act, out, second, out, n * TILE) };
                 }

@@ -84,7 +84,7 @@ pub(crate) fn select(isa: Isa) -> AttentionKernels {
         #[cfg(target_arch = "x86_64")]
         Isa::Avx2 => avx2::KERNELS,
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx512Vnni => avx512::KERNELS,
+        Isa::Avx512Vnni | Isa::Amx => avx512::KERNELS,
         _ => scalar::KERNELS,
     }
 }

@@ -6,9 +6,12 @@ use selvedge_core::ops::{ACT_GROUP, Act, Act8Layout, Add, RmsNorm, Rope, SoftCap
 /// 1.5 * 2^23: adding it leaves the nearest integer, ties to even, in the low bits of the sum.
 const ROUND: f32 = 12_582_912.0;
 
-/// Quantises one group and writes its scale and sums; false where a value isn't finite.
+/// Quantises group `g` of a row of `k` columns and writes its scale and sums; false where a value isn't finite.
+///
+/// # Safety
+/// `base` has the layout's size; row and group lie inside; no other thread touches the row.
 #[inline(always)]
-unsafe fn quantize_group(x: &[f32; ACT_GROUP], q: *mut i8, scale: *mut f32, sum: *mut i32) -> bool {
+unsafe fn quantize_group(x: &[f32; ACT_GROUP], base: *mut u8, layout: &Act8Layout, row: usize, k: usize, g: usize) -> bool {
     // Magnitudes of floats are ordered as integers, NaN and infinity above all: no order of comparison can lose one.
     let mut amax = 0_u32;
     for x in x {
@@ -31,14 +34,20 @@ unsafe fn quantize_group(x: &[f32; ACT_GROUP], q: *mut i8, scale: *mut f32, sum:
             *sum += code;
         }
     }
-    // SAFETY: the caller gives room for 32 codes, one scale and two sums.
+    let n_rows = layout.n_rows;
+    let (at32, at16) = (g * n_rows + row, 2 * g * n_rows + row);
+    // SAFETY: the layout's parts are aligned to a cache line and hold 32 codes, a value per 32 and two per 16 columns.
     unsafe {
+        let q = base.add(layout.q + row * k + g * ACT_GROUP);
         for (i, &code) in codes.iter().enumerate() {
-            q.add(i).write(code as i8);
+            q.add(i).write(code as u8);
         }
-        scale.write(s);
-        sum.write(sums[0]);
-        sum.add(1).write(sums[1]);
+        base.add(layout.scale).cast::<f32>().add(at32).write(s);
+        for (i, &sum) in sums.iter().enumerate() {
+            base.add(layout.sum).cast::<i32>().add(at16 + i * n_rows).write(sum);
+            base.add(layout.sum16).cast::<f32>().add(at16 + i * n_rows).write(s * sum as f32);
+        }
+        base.add(layout.sum32).cast::<f32>().add(at32).write(s * (sums[0] + sums[1]) as f32);
     }
     true
 }
@@ -50,15 +59,8 @@ pub(super) unsafe fn quantize_row(x: &[f32], base: *mut u8, layout: &Act8Layout,
     let mut finite = true;
     let (chunks, _) = x[..k].as_chunks::<ACT_GROUP>();
     for (g, x) in chunks.iter().enumerate() {
-        // SAFETY: row and group lie inside the layout, whose parts are aligned to a cache line.
-        finite &= unsafe {
-            quantize_group(
-                x,
-                base.add(layout.q + row * k + g * ACT_GROUP).cast(),
-                base.add(layout.scale).cast::<f32>().add(row * (k / ACT_GROUP) + g),
-                base.add(layout.sum).cast::<i32>().add(row * (k / 16) + 2 * g),
-            )
-        };
+        // SAFETY: the caller's promise, and the row has that many groups.
+        finite &= unsafe { quantize_group(x, base, layout, row, k, g) };
     }
     finite
 }
@@ -101,14 +103,7 @@ pub(super) unsafe fn rms_norm_quantize_row(x: &[f32], w: &[f32], eps: f32, base:
             *y = x * factor * w;
         }
         // SAFETY: as in `quantize_row`.
-        finite &= unsafe {
-            quantize_group(
-                &y,
-                base.add(layout.q + row * k + g * ACT_GROUP).cast(),
-                base.add(layout.scale).cast::<f32>().add(row * (k / ACT_GROUP) + g),
-                base.add(layout.sum).cast::<i32>().add(row * (k / 16) + 2 * g),
-            )
-        };
+        finite &= unsafe { quantize_group(&y, base, layout, row, k, g) };
     }
     finite
 }

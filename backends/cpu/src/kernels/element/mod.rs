@@ -79,7 +79,7 @@ pub(crate) fn select(isa: Isa) -> Elements {
         #[cfg(target_arch = "x86_64")]
         Isa::Avx2 => avx2::ALL,
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx512Vnni => avx512::ALL,
+        Isa::Avx512Vnni | Isa::Amx => avx512::ALL,
         _ => scalar::ALL,
     }
 }
