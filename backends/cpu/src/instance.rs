@@ -8,7 +8,7 @@ use crate::load::{PackPlan, key};
 use crate::pack::{Packed, TILE, pack_row};
 use crate::pool::Pool;
 use selvedge_core::backend::{BackendError, CacheShape, Instance, StepIo, TensorSource};
-use selvedge_core::graph::{Node, VerifiedGraph};
+use selvedge_core::graph::{Node, ValueId, VerifiedGraph};
 use selvedge_core::ids::SeqId;
 use selvedge_core::kv::PAGE;
 use selvedge_core::ops::{Act8Layout, Attention, Elem, Epilogue, MatMul, Op, RowsDim, WeightId};
@@ -429,20 +429,16 @@ impl CpuInstance {
                     // SAFETY: both hold n rows of 16.
                     unsafe { (e.glu)(act, out, second, out, n * TILE) };
                 }
-                for r in 0..n {
-                    let dst = |v: usize| arena.f32(placement.offset(node.outputs[v]), row + r, n_out);
-                    // SAFETY: this task alone writes columns tile * 16 .. + width of these rows; the residual is the output's
-                    // own place or another that nobody writes now.
-                    unsafe {
-                        let src = out.add(r * TILE);
-                        match m.epilogue {
-                            Epilogue::Residual { scale } => {
-                                let residual = arena.f32(placement.offset(node.inputs[1]), row + r, n_out).add(tile * TILE);
-                                (e.add)(residual, src, scale, dst(0).add(tile * TILE), width);
-                            }
-                            Epilogue::None => std::ptr::copy_nonoverlapping(src, dst(part).add(tile * TILE), width),
-                            Epilogue::Glu(_) => std::ptr::copy_nonoverlapping(src, dst(0).add(tile * TILE), width),
+                let at = |v: ValueId| arena.f32(placement.offset(v), row, n_out).wrapping_add(tile * TILE);
+                // SAFETY: this task alone writes columns tile * 16 .. + width of these rows; the residual is the output's own
+                // place or another that nobody writes now.
+                unsafe {
+                    match m.epilogue {
+                        Epilogue::Residual { scale } => {
+                            (e.add_tile)(at(node.inputs[1]), out, scale, at(node.outputs[0]), n, n_out, width);
                         }
+                        Epilogue::None => (e.copy_tile)(out, at(node.outputs[part]), n, n_out, width),
+                        Epilogue::Glu(_) => (e.copy_tile)(out, at(node.outputs[0]), n, n_out, width),
                     }
                 }
             }

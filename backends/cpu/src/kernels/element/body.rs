@@ -1,10 +1,19 @@
 //! The bodies. All are inlined into a function of the wanted instruction set.
 
+use crate::pack::TILE;
 use selvedge_core::math;
 use selvedge_core::ops::{ACT_GROUP, Act, Act8Layout, Add, RmsNorm, Rope, SoftCap};
 
 /// 1.5 * 2^23: adding it leaves the nearest integer, ties to even, in the low bits of the sum.
 const ROUND: f32 = 12_582_912.0;
+
+/// A sum in halves, which compiles to vectors where adding one after the other does not.
+#[inline(always)]
+fn sum_16(x: &[i32; 16]) -> i32 {
+    let x8: [i32; 8] = std::array::from_fn(|i| x[i] + x[i + 8]);
+    let x4: [i32; 4] = std::array::from_fn(|i| x8[i] + x8[i + 4]);
+    (x4[0] + x4[2]) + (x4[1] + x4[3])
+}
 
 /// Quantises group `g` of a row of `k` columns and writes its scale and sums; false where a value isn't finite.
 ///
@@ -28,12 +37,8 @@ unsafe fn quantize_group(x: &[f32; ACT_GROUP], base: *mut u8, layout: &Act8Layou
         let rounded = (x * inverse + ROUND).to_bits() as i32 - ROUND.to_bits() as i32;
         *code = rounded.clamp(-127, 127);
     }
-    let mut sums = [0_i32; 2];
-    for (i, sum) in sums.iter_mut().enumerate() {
-        for code in &codes[i * 16..][..16] {
-            *sum += code;
-        }
-    }
+    let (halves, _) = codes.as_chunks::<16>();
+    let sums = [sum_16(&halves[0]), sum_16(&halves[1])];
     let n_rows = layout.n_rows;
     let (at32, at16) = (g * n_rows + row, 2 * g * n_rows + row);
     // SAFETY: the layout's parts are aligned to a cache line and hold 32 codes, a value per 32 and two per 16 columns.
@@ -153,6 +158,41 @@ pub(super) unsafe fn glu(act: Act, gate: *const f32, up: *const f32, out: *mut f
 pub(super) unsafe fn add(a: *const f32, b: *const f32, scale: f32, out: *mut f32, n: usize) {
     // SAFETY: the caller's promise.
     unsafe { zip(a, b, out, n, |a, b| Add::eval(a, b, scale)) }
+}
+
+/// # Safety
+/// `src` holds `n` rows of 16, `dst` takes `n` rows of `width <= 16` that are `stride` apart.
+#[inline(always)]
+pub(super) unsafe fn copy_tile(src: *const f32, dst: *mut f32, n: usize, stride: usize, width: usize) {
+    for r in 0..n {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let (src, dst) = (src.add(r * TILE), dst.add(r * stride));
+            if width == TILE {
+                *dst.cast::<[f32; TILE]>() = *src.cast::<[f32; TILE]>();
+            } else {
+                std::ptr::copy_nonoverlapping(src, dst, width);
+            }
+        }
+    }
+}
+
+/// # Safety
+/// As for `copy_tile`; `a` lies as `dst` does, and may be `dst`.
+#[inline(always)]
+pub(super) unsafe fn add_tile(a: *const f32, src: *const f32, scale: f32, dst: *mut f32, n: usize, stride: usize, width: usize) {
+    for r in 0..n {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let (a, src, dst) = (a.add(r * stride), src.add(r * TILE), dst.add(r * stride));
+            if width == TILE {
+                let (a, b) = (*a.cast::<[f32; TILE]>(), *src.cast::<[f32; TILE]>());
+                *dst.cast::<[f32; TILE]>() = std::array::from_fn(|i| Add::eval(a[i], b[i], scale));
+            } else {
+                zip(a, src, dst, width, |a, b| Add::eval(a, b, scale));
+            }
+        }
+    }
 }
 
 /// # Safety

@@ -65,6 +65,10 @@ kernels! {
     glu(act: Act, gate: *const f32, up: *const f32, out: *mut f32, n: usize);
     /// `out = a + scale * b`
     add(a: *const f32, b: *const f32, scale: f32, out: *mut f32, n: usize);
+    /// A tile of a product to where it belongs.
+    copy_tile(src: *const f32, dst: *mut f32, n: usize, stride: usize, width: usize);
+    /// `dst = a + scale * src` for a tile of a product.
+    add_tile(a: *const f32, src: *const f32, scale: f32, dst: *mut f32, n: usize, stride: usize, width: usize);
     /// `out = factor * x`
     scale(x: *const f32, factor: f32, out: *mut f32, n: usize);
     /// `out = cap * tanh(x / cap)`
@@ -116,6 +120,12 @@ mod tests {
                 run(&|e, o| unsafe { (e.glu)(Act::GeluTanh, x.as_ptr(), y.as_ptr(), o, n) });
                 // SAFETY: as above.
                 run(&|e, o| unsafe { (e.add)(x.as_ptr(), y.as_ptr(), 0.3, o, n) });
+                for width in [16, 7] {
+                    // SAFETY: two rows of 16 go where rows are n / 2 apart.
+                    run(&|e, o| unsafe { (e.copy_tile)(x.as_ptr(), o, 2, n / 2, width) });
+                    // SAFETY: as above.
+                    run(&|e, o| unsafe { (e.add_tile)(x.as_ptr(), y.as_ptr(), 0.3, o, 2, n / 2, width) });
+                }
                 // SAFETY: as above.
                 run(&|e, o| unsafe { (e.soft_cap)(x.as_ptr(), 5.0, o, n) });
                 // SAFETY: as above.
