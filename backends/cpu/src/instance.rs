@@ -2,7 +2,7 @@
 
 use crate::isa::Isa;
 use crate::kernels::attention::{self, AttentionKernels, BlockArgs, MAX_QUERIES, Query};
-use crate::kernels::element::{self, Elements};
+use crate::kernels::element::{self, ELEMENT_ROWS, Elements};
 use crate::kernels::matmul::{self, TileArgs};
 use crate::load::{PackPlan, key};
 use crate::pack::{Packed, TILE, pack_row};
@@ -23,8 +23,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 const PRODUCT_ROWS: usize = 128;
 /// Rows of one sequence that a task of attention takes together.
 const ATTENTION_ROWS: usize = 8;
-/// Rows of element-wise work in one task.
-const ELEMENT_ROWS: usize = 8;
 /// Steps of up to so many rows split attention by blocks too, so that few heads fill all threads.
 const SPLIT_ROWS: usize = 4;
 /// Blocks in one task of split attention.
@@ -188,20 +186,26 @@ impl CpuInstance {
         })
     }
 
-    /// Runs `row_job` for every row, on all threads where that pays; its answers are joined by "and".
-    fn for_rows(pool: &mut Pool, n_rows: usize, row_job: impl Fn(usize) -> bool + Sync) -> bool {
-        if n_rows < 2 * ELEMENT_ROWS {
-            return (0..n_rows).fold(true, |ok, row| row_job(row) & ok);
+    /// Runs `job` for all rows, at most [`ELEMENT_ROWS`] at once, on all threads where that pays; its answers are joined
+    /// by "and".
+    fn for_blocks(pool: &mut Pool, n_rows: usize, job: impl Fn(Range<usize>) -> bool + Sync) -> bool {
+        let block = |task: usize| task * ELEMENT_ROWS..((task + 1) * ELEMENT_ROWS).min(n_rows);
+        let n_tasks = n_rows.div_ceil(ELEMENT_ROWS);
+        if n_tasks <= 2 {
+            return (0..n_tasks).fold(true, |ok, task| job(block(task)) & ok);
         }
         let ok = AtomicBool::new(true);
-        pool.run(n_rows.div_ceil(ELEMENT_ROWS), &|task, _| {
-            for row in task * ELEMENT_ROWS..((task + 1) * ELEMENT_ROWS).min(n_rows) {
-                if !row_job(row) {
-                    ok.store(false, Ordering::Relaxed);
-                }
+        pool.run(n_tasks, &|task, _| {
+            if !job(block(task)) {
+                ok.store(false, Ordering::Relaxed);
             }
         });
         ok.into_inner()
+    }
+
+    /// The same, row by row.
+    fn for_rows(pool: &mut Pool, n_rows: usize, job: impl Fn(usize) -> bool + Sync) -> bool {
+        Self::for_blocks(pool, n_rows, |rows| rows.fold(true, |ok, row| job(row) & ok))
     }
 
     /// One node; false where a value isn't finite.
@@ -244,32 +248,24 @@ impl CpuInstance {
                 let (x, out) = (input(0), output(0));
                 let residual = norm.residual.then(|| input(1));
                 let act = Act8Layout::new(n_rows, cols);
-                Self::for_rows(&mut self.pool, n_rows, |row| {
-                    let x = arena.f32(x, row, cols);
-                    // SAFETY: the placement gives these rows to the node's values; each task takes rows of its own.
-                    unsafe {
-                        match norm.out {
-                            Elem::F32 => {
-                                let residual = residual.map_or(std::ptr::null(), |r| arena.f32(r, row, cols).cast_const());
-                                (e.rms_norm_row)(x, cols, w, norm.eps, residual, arena.f32(out, row, cols))
-                            }
-                            Elem::Act8 => {
-                                let x = std::slice::from_raw_parts(x, cols);
-                                (e.rms_norm_quantize_row)(x, w, norm.eps, arena.at(out), &act, row)
-                            }
-                        }
-                    }
-                })
+                match norm.out {
+                    Elem::F32 => Self::for_rows(&mut self.pool, n_rows, |row| {
+                        let residual = residual.map_or(std::ptr::null(), |r| arena.f32(r, row, cols).cast_const());
+                        // SAFETY: the placement gives these rows to the node's values; each task takes rows of its own.
+                        unsafe { (e.rms_norm_row)(arena.f32(x, row, cols), cols, w, norm.eps, residual, arena.f32(out, row, cols)) }
+                    }),
+                    Elem::Act8 => Self::for_blocks(&mut self.pool, n_rows, |rows| {
+                        // SAFETY: likewise.
+                        unsafe { (e.rms_norm_quantize_rows)(arena.f32(x, 0, cols), w, norm.eps, arena.at(out), &act, rows) }
+                    }),
+                }
             }
             Op::Quantize(_) => {
                 let (n_rows, cols, x, out) = (rows_of(0), in_cols(0), input(0), output(0));
                 let act = Act8Layout::new(n_rows, cols);
-                Self::for_rows(&mut self.pool, n_rows, |row| {
+                Self::for_blocks(&mut self.pool, n_rows, |rows| {
                     // SAFETY: as for the norm.
-                    unsafe {
-                        let x = std::slice::from_raw_parts(arena.f32(x, row, cols), cols);
-                        (e.quantize_row)(x, arena.at(out), &act, row, cols)
-                    }
+                    unsafe { (e.quantize_rows)(arena.f32(x, 0, cols), arena.at(out), &act, rows, cols) }
                 })
             }
             Op::MatMul(m) => {

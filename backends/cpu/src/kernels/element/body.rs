@@ -1,8 +1,10 @@
 //! The bodies. All are inlined into a function of the wanted instruction set.
 
+use super::ELEMENT_ROWS;
 use crate::pack::TILE;
 use selvedge_core::math;
 use selvedge_core::ops::{ACT_GROUP, Act, Act8Layout, Add, RmsNorm, Rope, SoftCap};
+use std::ops::Range;
 
 /// 1.5 * 2^23: adding it leaves the nearest integer, ties to even, in the low bits of the sum.
 const ROUND: f32 = 12_582_912.0;
@@ -57,15 +59,18 @@ unsafe fn quantize_group(x: &[f32; ACT_GROUP], base: *mut u8, layout: &Act8Layou
     true
 }
 
+/// Rows are taken side by side: their scales lie beside each other, and one's divisions needn't wait for another's.
+///
 /// # Safety
-/// `base` has the layout's size for a value of `k` columns; no other thread touches the row.
+/// `x` holds the rows of `k` columns, `base` has the layout's size; no other thread touches these rows.
 #[inline(always)]
-pub(super) unsafe fn quantize_row(x: &[f32], base: *mut u8, layout: &Act8Layout, row: usize, k: usize) -> bool {
+pub(super) unsafe fn quantize_rows(x: *const f32, base: *mut u8, layout: &Act8Layout, rows: Range<usize>, k: usize) -> bool {
     let mut finite = true;
-    let (chunks, _) = x[..k].as_chunks::<ACT_GROUP>();
-    for (g, x) in chunks.iter().enumerate() {
-        // SAFETY: the caller's promise, and the row has that many groups.
-        finite &= unsafe { quantize_group(x, base, layout, row, k, g) };
+    for g in 0..k / ACT_GROUP {
+        for row in rows.clone() {
+            // SAFETY: the caller's promise, and the row has that many groups.
+            finite &= unsafe { quantize_group(&*x.add(row * k + g * ACT_GROUP).cast(), base, layout, row, k, g) };
+        }
     }
     finite
 }
@@ -93,22 +98,35 @@ pub(super) unsafe fn rms_norm_row(x: *const f32, n: usize, w: &[f32], eps: f32, 
 }
 
 /// # Safety
-/// As for `quantize_row`.
+/// As for `quantize_rows`; at most [`ELEMENT_ROWS`] rows, as many columns as `w` has.
 #[inline(always)]
-pub(super) unsafe fn rms_norm_quantize_row(x: &[f32], w: &[f32], eps: f32, base: *mut u8, layout: &Act8Layout, row: usize) -> bool {
-    let k = x.len();
-    let sum_sq = math::sum_sq16(x);
-    let factor = RmsNorm::factor(sum_sq, k, eps);
-    let mut finite = sum_sq.is_finite();
-    let (xs, _) = x.as_chunks::<ACT_GROUP>();
+pub(super) unsafe fn rms_norm_quantize_rows(
+    x: *const f32,
+    w: &[f32],
+    eps: f32,
+    base: *mut u8,
+    layout: &Act8Layout,
+    rows: Range<usize>,
+) -> bool {
+    let k = w.len();
+    let mut finite = true;
+    let mut factors = [0.0; ELEMENT_ROWS];
+    for (factor, row) in factors.iter_mut().zip(rows.clone()) {
+        // SAFETY: the caller's promise.
+        let sum_sq = math::sum_sq16(unsafe { std::slice::from_raw_parts(x.add(row * k), k) });
+        finite &= sum_sq.is_finite();
+        *factor = RmsNorm::factor(sum_sq, k, eps);
+    }
     let (ws, _) = w.as_chunks::<ACT_GROUP>();
-    for (g, (x, w)) in xs.iter().zip(ws).enumerate() {
-        let mut y = [0.0; ACT_GROUP];
-        for ((y, x), w) in y.iter_mut().zip(x).zip(w) {
-            *y = x * factor * w;
+    for (g, w) in ws.iter().enumerate() {
+        for (factor, row) in factors.iter().zip(rows.clone()) {
+            // SAFETY: the caller's promise, and the row has that many groups.
+            unsafe {
+                let x = &*x.add(row * k + g * ACT_GROUP).cast::<[f32; ACT_GROUP]>();
+                let y = std::array::from_fn(|i| x[i] * factor * w[i]);
+                finite &= quantize_group(&y, base, layout, row, k, g);
+            }
         }
-        // SAFETY: as in `quantize_row`.
-        finite &= unsafe { quantize_group(&y, base, layout, row, k, g) };
     }
     finite
 }

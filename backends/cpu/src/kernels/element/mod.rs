@@ -10,6 +10,10 @@ mod body;
 
 use crate::isa::Isa;
 use selvedge_core::ops::{Act, Act8Layout, Rope};
+use std::ops::Range;
+
+/// Rows of element-wise work in one task.
+pub(crate) const ELEMENT_ROWS: usize = 8;
 
 macro_rules! kernels {
     ($($(#[$doc:meta])* $name:ident($($arg:ident: $ty:ty),*) $(-> $ret:ty)?;)*) => {
@@ -55,12 +59,12 @@ macro_rules! kernels {
 }
 
 kernels! {
-    /// One row to 8 bits; false where a value isn't finite.
-    quantize_row(x: &[f32], base: *mut u8, layout: &Act8Layout, row: usize, k: usize) -> bool;
+    /// Some rows to 8 bits; false where a value isn't finite.
+    quantize_rows(x: *const f32, base: *mut u8, layout: &Act8Layout, rows: Range<usize>, k: usize) -> bool;
     /// Norm of groups, with an optional residual; false where a value isn't finite.
     rms_norm_row(x: *const f32, n: usize, w: &[f32], eps: f32, residual: *const f32, out: *mut f32) -> bool;
-    /// Norm of a whole row, then to 8 bits; false where a value isn't finite.
-    rms_norm_quantize_row(x: &[f32], w: &[f32], eps: f32, base: *mut u8, layout: &Act8Layout, row: usize) -> bool;
+    /// Norms of whole rows, at most [`ELEMENT_ROWS`], then to 8 bits; false where a value isn't finite.
+    rms_norm_quantize_rows(x: *const f32, w: &[f32], eps: f32, base: *mut u8, layout: &Act8Layout, rows: Range<usize>) -> bool;
     /// `out = act(gate) * up`
     glu(act: Act, gate: *const f32, up: *const f32, out: *mut f32, n: usize);
     /// `out = a + scale * b`
@@ -134,7 +138,7 @@ mod tests {
                 let quantized = |e: &Elements| {
                     let mut buffer = vec![0_u64; layout.n_bytes / 8];
                     // SAFETY: the buffer has the layout's size.
-                    assert!(unsafe { (e.rms_norm_quantize_row)(&x, &w, 1e-6, buffer.as_mut_ptr().cast(), &layout, 0) });
+                    assert!(unsafe { (e.rms_norm_quantize_rows)(x.as_ptr(), &w, 1e-6, buffer.as_mut_ptr().cast(), &layout, 0..1) });
                     buffer
                 };
                 assert_eq!(quantized(&a), quantized(&b));
@@ -150,7 +154,7 @@ mod tests {
             let run = |x: &[f32]| {
                 let mut buffer = vec![0_u64; layout.n_bytes / 8];
                 // SAFETY: the buffer has the layout's size.
-                let finite = unsafe { (e.quantize_row)(x, buffer.as_mut_ptr().cast(), &layout, 0, 64) };
+                let finite = unsafe { (e.quantize_rows)(x.as_ptr(), buffer.as_mut_ptr().cast(), &layout, 0..1, 64) };
                 let bytes: Vec<u8> = buffer.iter().flat_map(|w| w.to_le_bytes()).collect();
                 (finite, bytes[..64].iter().map(|&b| b as i8).collect::<Vec<_>>())
             };

@@ -285,11 +285,8 @@ mod tests {
                 let act = Act8Layout::new(n_rows, k);
                 let mut a8 = vec![0_u64; act.n_bytes.div_ceil(8)];
                 let a8 = a8.as_mut_ptr().cast::<u8>();
-                for r in 0..n_rows {
-                    // SAFETY: the buffer has the layout's size.
-                    let ok = unsafe { element::quantize_row(&x[r * k..][..k], a8, &act, r, k) };
-                    assert!(ok);
-                }
+                // SAFETY: the buffer has the layout's size.
+                assert!(unsafe { element::quantize_rows(x.as_ptr(), a8, &act, 0..n_rows, k) });
                 for tile in 0..packed.n_tiles() {
                     let mut w = vec![0; packed.tile_bytes()];
                     if pack_tile(&row, &decl, rows, &tensor, tile, &mut w).is_err() {
