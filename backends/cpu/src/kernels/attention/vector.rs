@@ -168,6 +168,55 @@ unsafe fn soft_max<S: Vector>(s: &mut [f32; PAGE], lo: usize, hi: usize, scale: 
     }
 }
 
+/// `R` registers of features of a position, from `d` on.
+#[inline(always)]
+unsafe fn features<S: Vector, E: Load, const R: usize>(v: *const u8, d_v: usize, d: usize, p: usize) -> [S::V; R] {
+    // SAFETY: the caller keeps positions and features inside the head's values.
+    unsafe {
+        let mut x = [S::splat(0.0); R];
+        for (r, x) in x.iter_mut().enumerate() {
+            let at = d + r * S::LANES;
+            *x = E::load::<S>(v, d_v * PAGE, p * d_v + at, p * (d_v / KV_BLOCK) + at / KV_BLOCK, true);
+        }
+        x
+    }
+}
+
+/// Adds a position's features, weighted.
+#[inline(always)]
+unsafe fn add<S: Vector, const R: usize>(acc: &mut [S::V; R], x: [S::V; R], e: f32) {
+    // SAFETY: the caller has the instruction set.
+    unsafe {
+        for (acc, x) in acc.iter_mut().zip(x) {
+            *acc = S::fma(x, S::splat(e), *acc);
+        }
+    }
+}
+
+/// Positions that some queries see and others don't.
+#[inline(always)]
+unsafe fn some<S: Vector, E: Load, const N: usize, const R: usize>(
+    acc: &mut [[S::V; R]; N],
+    v: *const u8,
+    d_v: usize,
+    d: usize,
+    positions: std::ops::Range<usize>,
+    s: &[[f32; PAGE]; N],
+    queries: &[Query],
+) {
+    for p in positions {
+        // SAFETY: the caller keeps positions and features inside the head's values.
+        unsafe {
+            let x = features::<S, E, R>(v, d_v, d, p);
+            for ((acc, s), query) in acc.iter_mut().zip(s).zip(queries) {
+                if p >= query.lo && p < query.hi {
+                    add::<S, R>(acc, x, s[p]);
+                }
+            }
+        }
+    }
+}
+
 /// Weighted sums of `R` registers of features from `d` on.
 #[inline(always)]
 unsafe fn values<S: Vector, E: Load, const N: usize, const R: usize>(
@@ -181,19 +230,6 @@ unsafe fn values<S: Vector, E: Load, const N: usize, const R: usize>(
     // SAFETY: positions < 64 and d + R * LANES <= d_v keep loads inside the head's values, stores inside `out`.
     unsafe {
         let mut acc = [[S::splat(0.0); R]; N];
-        let load = |p: usize| {
-            let mut x = [S::splat(0.0); R];
-            for (r, x) in x.iter_mut().enumerate() {
-                let at = d + r * S::LANES;
-                *x = E::load::<S>(v, d_v * PAGE, p * d_v + at, p * (d_v / KV_BLOCK) + at / KV_BLOCK, true);
-            }
-            x
-        };
-        let add = |acc: &mut [S::V; R], x: [S::V; R], e: f32| {
-            for (acc, x) in acc.iter_mut().zip(x) {
-                *acc = S::fma(x, S::splat(e), *acc);
-            }
-        };
         // Positions that all queries see, and before and after them those that only some do.
         let (mut all_lo, mut all_hi) = (positions.start, positions.end);
         for query in queries {
@@ -201,24 +237,14 @@ unsafe fn values<S: Vector, E: Load, const N: usize, const R: usize>(
         }
         let all_lo = all_lo.min(positions.end);
         let all_hi = all_hi.max(all_lo);
-        let some = |acc: &mut [[S::V; R]; N], positions: std::ops::Range<usize>| {
-            for p in positions {
-                let x = load(p);
-                for ((acc, s), query) in acc.iter_mut().zip(s).zip(queries) {
-                    if p >= query.lo && p < query.hi {
-                        add(acc, x, s[p]);
-                    }
-                }
-            }
-        };
-        some(&mut acc, positions.start..all_lo);
+        some::<S, E, N, R>(&mut acc, v, d_v, d, positions.start..all_lo, s, queries);
         for p in all_lo..all_hi {
-            let x = load(p);
+            let x = features::<S, E, R>(v, d_v, d, p);
             for (acc, s) in acc.iter_mut().zip(s) {
-                add(acc, x, s[p]);
+                add::<S, R>(acc, x, s[p]);
             }
         }
-        some(&mut acc, all_hi..positions.end);
+        some::<S, E, N, R>(&mut acc, v, d_v, d, all_hi..positions.end, s, queries);
         for (acc, query) in acc.iter().zip(queries) {
             for (r, &acc) in acc.iter().enumerate() {
                 S::store(query.out.add(2 + d + r * S::LANES), acc);

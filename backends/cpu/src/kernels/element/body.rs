@@ -9,68 +9,96 @@ use std::ops::Range;
 /// 1.5 * 2^23: adding it leaves the nearest integer, ties to even, in the low bits of the sum.
 const ROUND: f32 = 12_582_912.0;
 
-/// A sum in halves, which compiles to vectors where adding one after the other does not.
+/// Columns of a group in some rows.
+type Groups = [[f32; ACT_GROUP]; ELEMENT_ROWS];
+
+/// Sum of eight codes, in one word: pairs of bytes, then all four pairs by a multiplication.
 #[inline(always)]
-fn sum_16(x: &[i32; 16]) -> i32 {
-    let x8: [i32; 8] = std::array::from_fn(|i| x[i] + x[i + 8]);
-    let x4: [i32; 4] = std::array::from_fn(|i| x8[i] + x8[i + 4]);
-    (x4[0] + x4[2]) + (x4[1] + x4[3])
+fn sum_8(codes: u64) -> i32 {
+    const BYTES: u64 = 0x00ff_00ff_00ff_00ff;
+    // As unsigned bytes, 128 too many each.
+    let x = codes ^ 0x8080_8080_8080_8080;
+    let pairs = (x & BYTES) + (x >> 8 & BYTES);
+    (pairs.wrapping_mul(0x0001_0001_0001_0001) >> 48) as i32 - 8 * 128
 }
 
-/// Quantises group `g` of a row of `k` columns and writes its scale and sums; false where a value isn't finite.
+/// Quantises group `g` of the rows `rows` and writes codes, scales and sums; false where a value isn't finite. What is one
+/// number a row is computed for all rows at once: a division each would be waited for.
 ///
 /// # Safety
-/// `base` has the layout's size; row and group lie inside; no other thread touches the row.
+/// `base` has the layout's size for `k` columns; rows (at most [`ELEMENT_ROWS`]) and group lie inside; no other thread
+/// touches the rows.
 #[inline(always)]
-unsafe fn quantize_group(x: &[f32; ACT_GROUP], base: *mut u8, layout: &Act8Layout, row: usize, k: usize, g: usize) -> bool {
-    // Magnitudes of floats are ordered as integers, NaN and infinity above all: no order of comparison can lose one.
-    let mut amax = 0_u32;
-    for x in x {
-        amax = amax.max(x.to_bits() & 0x7fff_ffff);
+unsafe fn quantize_groups(x: &Groups, base: *mut u8, layout: &Act8Layout, rows: Range<usize>, k: usize, g: usize) -> bool {
+    let mut amax = [0_u32; ELEMENT_ROWS];
+    for (amax, x) in amax.iter_mut().zip(x).take(rows.len()) {
+        // Magnitudes of floats are ordered as integers, NaN and infinity above all: no order of comparison can lose one.
+        for x in x {
+            *amax = (*amax).max(x.to_bits() & 0x7fff_ffff);
+        }
     }
-    if amax >= 0x7f80_0000 {
+    if amax.iter().any(|&amax| amax >= 0x7f80_0000) {
         return false;
     }
-    let s = f32::from_bits(amax) / 127.0;
-    let inverse = 1.0 / s;
-    let inverse = if inverse.is_finite() { inverse } else { 0.0 };
-    let mut codes = [0_i32; ACT_GROUP];
-    for (code, x) in codes.iter_mut().zip(x) {
-        let rounded = (x * inverse + ROUND).to_bits() as i32 - ROUND.to_bits() as i32;
-        *code = rounded.clamp(-127, 127);
+    let s = amax.map(|amax| f32::from_bits(amax) / 127.0);
+    let inverse = s.map(|s| {
+        let inverse = 1.0 / s;
+        if inverse.is_finite() { inverse } else { 0.0 }
+    });
+    let mut sums = [[0_i32; ELEMENT_ROWS]; 2];
+    for (i, row) in rows.clone().enumerate() {
+        let mut codes = [0_u8; ACT_GROUP];
+        for (code, x) in codes.iter_mut().zip(&x[i]) {
+            let rounded = (x * inverse[i] + ROUND).to_bits() as i32 - ROUND.to_bits() as i32;
+            *code = rounded.clamp(-127, 127) as u8;
+        }
+        let (words, _) = codes.as_chunks::<8>();
+        let word = |w: usize| sum_8(u64::from_ne_bytes(words[w]));
+        (sums[0][i], sums[1][i]) = (word(0) + word(1), word(2) + word(3));
+        // SAFETY: the group lies inside the row.
+        unsafe { base.add(layout.q + row * k + g * ACT_GROUP).cast::<[u8; ACT_GROUP]>().write(codes) };
     }
-    let (halves, _) = codes.as_chunks::<16>();
-    let sums = [sum_16(&halves[0]), sum_16(&halves[1])];
     let n_rows = layout.n_rows;
-    let (at32, at16) = (g * n_rows + row, 2 * g * n_rows + row);
-    // SAFETY: the layout's parts are aligned to a cache line and hold 32 codes, a value per 32 and two per 16 columns.
+    // SAFETY: the layout's parts hold a value for every row and 32 columns, or 16.
     unsafe {
-        let q = base.add(layout.q + row * k + g * ACT_GROUP);
-        for (i, &code) in codes.iter().enumerate() {
-            q.add(i).write(code as u8);
+        let at = |part: usize, group: usize| base.add(part + (group * n_rows + rows.start) * 4);
+        write_rows(at(layout.scale, g), s, rows.len());
+        write_rows(at(layout.sum32, g), std::array::from_fn(|i| s[i] * (sums[0][i] + sums[1][i]) as f32), rows.len());
+        for (half, sums) in sums.into_iter().enumerate() {
+            write_rows(at(layout.sum, 2 * g + half), sums, rows.len());
+            write_rows(at(layout.sum16, 2 * g + half), std::array::from_fn(|i| s[i] * sums[i] as f32), rows.len());
         }
-        base.add(layout.scale).cast::<f32>().add(at32).write(s);
-        for (i, &sum) in sums.iter().enumerate() {
-            base.add(layout.sum).cast::<i32>().add(at16 + i * n_rows).write(sum);
-            base.add(layout.sum16).cast::<f32>().add(at16 + i * n_rows).write(s * sum as f32);
-        }
-        base.add(layout.sum32).cast::<f32>().add(at32).write(s * (sums[0] + sums[1]) as f32);
     }
     true
 }
 
-/// Rows are taken side by side: their scales lie beside each other, and one's divisions needn't wait for another's.
-///
+/// Writes the first `n` values.
+#[inline(always)]
+unsafe fn write_rows<T: Copy>(to: *mut u8, values: [T; ELEMENT_ROWS], n: usize) {
+    // SAFETY: the caller gives room for n values, aligned to 4 bytes as they are.
+    unsafe {
+        if n == ELEMENT_ROWS {
+            to.cast::<[T; ELEMENT_ROWS]>().write(values);
+        } else {
+            std::ptr::copy_nonoverlapping(values.as_ptr(), to.cast(), n);
+        }
+    }
+}
+
 /// # Safety
-/// `x` holds the rows of `k` columns, `base` has the layout's size; no other thread touches these rows.
+/// `x` holds the rows, at most [`ELEMENT_ROWS`], of `k` columns; `base` has the layout's size; no other thread touches these
+/// rows.
 #[inline(always)]
 pub(super) unsafe fn quantize_rows(x: *const f32, base: *mut u8, layout: &Act8Layout, rows: Range<usize>, k: usize) -> bool {
     let mut finite = true;
+    let mut groups: Groups = [[0.0; ACT_GROUP]; ELEMENT_ROWS];
     for g in 0..k / ACT_GROUP {
-        for row in rows.clone() {
-            // SAFETY: the caller's promise, and the row has that many groups.
-            finite &= unsafe { quantize_group(&*x.add(row * k + g * ACT_GROUP).cast(), base, layout, row, k, g) };
+        for (group, row) in groups.iter_mut().zip(rows.clone()) {
+            // SAFETY: the row has that many groups.
+            *group = unsafe { *x.add(row * k + g * ACT_GROUP).cast() };
         }
+        // SAFETY: the caller's promise.
+        finite &= unsafe { quantize_groups(&groups, base, layout, rows.clone(), k, g) };
     }
     finite
 }
@@ -118,15 +146,15 @@ pub(super) unsafe fn rms_norm_quantize_rows(
         *factor = RmsNorm::factor(sum_sq, k, eps);
     }
     let (ws, _) = w.as_chunks::<ACT_GROUP>();
+    let mut groups: Groups = [[0.0; ACT_GROUP]; ELEMENT_ROWS];
     for (g, w) in ws.iter().enumerate() {
-        for (factor, row) in factors.iter().zip(rows.clone()) {
-            // SAFETY: the caller's promise, and the row has that many groups.
-            unsafe {
-                let x = &*x.add(row * k + g * ACT_GROUP).cast::<[f32; ACT_GROUP]>();
-                let y = std::array::from_fn(|i| x[i] * factor * w[i]);
-                finite &= quantize_group(&y, base, layout, row, k, g);
-            }
+        for ((group, factor), row) in groups.iter_mut().zip(&factors).zip(rows.clone()) {
+            // SAFETY: the row has that many groups.
+            let x = unsafe { &*x.add(row * k + g * ACT_GROUP).cast::<[f32; ACT_GROUP]>() };
+            *group = std::array::from_fn(|i| x[i] * factor * w[i]);
         }
+        // SAFETY: the caller's promise.
+        finite &= unsafe { quantize_groups(&groups, base, layout, rows.clone(), k, g) };
     }
     finite
 }

@@ -286,7 +286,8 @@ mod tests {
                 let mut a8 = vec![0_u64; act.n_bytes.div_ceil(8)];
                 let a8 = a8.as_mut_ptr().cast::<u8>();
                 // SAFETY: the buffer has the layout's size.
-                assert!(unsafe { element::quantize_rows(x.as_ptr(), a8, &act, 0..n_rows, k) });
+                let quantized = |rows| unsafe { element::quantize_rows(x.as_ptr(), a8, &act, rows, k) };
+                assert!((0..n_rows).step_by(8).all(|row| quantized(row..(row + 8).min(n_rows))));
                 for tile in 0..packed.n_tiles() {
                     let mut w = vec![0; packed.tile_bytes()];
                     if pack_tile(&row, &decl, rows, &tensor, tile, &mut w).is_err() {
