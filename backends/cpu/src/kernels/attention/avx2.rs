@@ -6,7 +6,7 @@ use selvedge_core::kv::KvElem;
 use selvedge_core::math::N_LANE;
 use std::arch::x86_64::*;
 
-vector_kernels!(Avx2, "avx2,fma,f16c", "attention_avx2");
+vector_kernels!(Avx2, "avx2,fma,f16c", "attention_avx2", 4 3 2 1);
 
 struct Avx2;
 

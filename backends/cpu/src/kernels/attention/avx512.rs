@@ -7,7 +7,7 @@ use selvedge_core::kv::KvElem;
 use selvedge_core::math::N_LANE;
 use std::arch::x86_64::*;
 
-vector_kernels!(Avx512, "avx2,fma,f16c,avx512f,avx512bw,avx512vl", "attention_avx512");
+vector_kernels!(Avx512, "avx2,fma,f16c,avx512f,avx512bw,avx512vl", "attention_avx512", 8 4 3 2 1);
 
 struct Avx512;
 

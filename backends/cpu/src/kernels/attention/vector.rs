@@ -1,7 +1,7 @@
 //! The vector form of attention, written once over [`Vector`] and compiled per instruction set by [`vector_kernels`].
 //!
-//! Scores run with positions in lanes, values with features in lanes; two registers at a time, and up to four queries
-//! share each load and conversion.
+//! Scores run with positions in lanes, values with features in lanes; two registers at a time, and as many queries as
+//! there are registers for share each load and conversion.
 
 use super::{BlockArgs, Query};
 use selvedge_core::kv::{KV_BLOCK, PAGE};
@@ -253,9 +253,9 @@ unsafe fn values<S: Vector, E: Load, const N: usize, const R: usize>(
     }
 }
 
-/// The kernels of an instruction set from its [`Vector`].
+/// The kernels of an instruction set from its [`Vector`]; last, numbers of queries that are taken at once, largest first.
 macro_rules! vector_kernels {
-    ($vector:ident, $features:literal, $name:literal) => {
+    ($vector:ident, $features:literal, $name:literal, $($n:literal)*) => {
         pub(super) const KERNELS: AttentionKernels = AttentionKernels { block, merge, finish, name: $name };
 
         unsafe fn block(args: &BlockArgs, queries: &[Query]) {
@@ -270,16 +270,20 @@ macro_rules! vector_kernels {
             }
         }
 
-        unsafe fn block_of<E: vector::Load>(args: &BlockArgs, queries: &[Query]) {
-            // SAFETY: the caller's promise; each arm has as many queries as it says.
-            unsafe {
-                match queries.len() {
-                    1 => block_n::<1, E>(args, queries),
-                    2 => block_n::<2, E>(args, queries),
-                    3 => block_n::<3, E>(args, queries),
-                    4 => block_n::<4, E>(args, queries),
-                    _ => debug_assert!(false, "one to four queries"),
-                }
+        /// As many queries at once as registers hold.
+        unsafe fn block_of<E: vector::Load>(args: &BlockArgs, mut queries: &[Query]) {
+            while !queries.is_empty() {
+                // SAFETY: the caller's promise; each arm has as many queries as it says.
+                let n = unsafe {
+                    match queries.len() {
+                        $($n.. => {
+                            block_n::<$n, E>(args, &queries[..$n]);
+                            $n
+                        })*
+                        0 => return,
+                    }
+                };
+                queries = &queries[n..];
             }
         }
 
