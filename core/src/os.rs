@@ -216,6 +216,20 @@ fn read_control() -> u64 {
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 fn write_control(_value: u64) {}
 
+/// Asks the system for the AMX tile registers, for all threads of this process from now on (Linux: arch_prctl with
+/// ARCH_REQ_XCOMP_PERM, documented in the kernel's arch/x86/xstate). False where it refuses or doesn't know them.
+pub fn permit_tile_registers() -> bool {
+    #[cfg(all(target_arch = "x86_64", any(target_os = "linux", target_os = "android")))]
+    {
+        const ARCH_REQ_XCOMP_PERM: libc::c_ulong = 0x1023;
+        const XFEATURE_XTILEDATA: libc::c_ulong = 18;
+        // SAFETY: the call gives a permission and touches no memory of ours; an unknown request is answered with an error.
+        unsafe { libc::syscall(libc::SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0 }
+    }
+    #[cfg(not(all(target_arch = "x86_64", any(target_os = "linux", target_os = "android"))))]
+    false
+}
+
 /// Threads to use by default: what affinity mask and cgroup quota allow, rounded down, at least one.
 pub fn default_threads() -> usize {
     std::thread::available_parallelism().map_or(1, |n| n.get())

@@ -2,13 +2,13 @@
 
 use crate::isa::Isa;
 use crate::kernels::attention::{self, AttentionKernels, BlockArgs, MAX_QUERIES, Query};
-use crate::kernels::element::{self, Elements};
+use crate::kernels::element::{self, ELEMENT_ROWS, Elements};
 use crate::kernels::matmul::{self, TileArgs};
 use crate::load::{PackPlan, key};
-use crate::pack::{Packed, TILE};
+use crate::pack::{Packed, TILE, pack_row};
 use crate::pool::Pool;
 use selvedge_core::backend::{BackendError, CacheShape, Instance, StepIo, TensorSource};
-use selvedge_core::graph::{Node, VerifiedGraph};
+use selvedge_core::graph::{Node, ValueId, VerifiedGraph};
 use selvedge_core::ids::SeqId;
 use selvedge_core::kv::PAGE;
 use selvedge_core::ops::{Act8Layout, Attention, Elem, Epilogue, MatMul, Op, RowsDim, WeightId};
@@ -20,11 +20,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Rows of activations that a product finishes before its epilogue: their results stay in the first-level cache.
-const PRODUCT_ROWS: usize = 32;
+const PRODUCT_ROWS: usize = 128;
 /// Rows of one sequence that a task of attention takes together.
 const ATTENTION_ROWS: usize = 8;
-/// Rows of element-wise work in one task.
-const ELEMENT_ROWS: usize = 8;
 /// Steps of up to so many rows split attention by blocks too, so that few heads fill all threads.
 const SPLIT_ROWS: usize = 4;
 /// Blocks in one task of split attention.
@@ -53,8 +51,15 @@ impl Model {
 #[derive(Debug, Clone, Copy)]
 struct Product {
     packed: Packed,
-    kernel: matmul::Kernel,
+    /// For few rows, and for many.
+    kernels: [matmul::Kernel; 2],
     bias: Option<(WeightId, usize)>,
+}
+
+impl Product {
+    fn kernel(&self, n_rows: usize) -> &matmul::Kernel {
+        &self.kernels[usize::from(n_rows >= self.kernels[1].min_rows)]
+    }
 }
 
 /// Sizes of the scratch that an instance needs.
@@ -67,11 +72,20 @@ pub(crate) struct Scratch {
 }
 
 impl Scratch {
-    pub(crate) fn new(graph: &VerifiedGraph, nodes: Range<usize>, steps: &[StepShape], n_ctx: usize) -> Scratch {
+    pub(crate) fn new(graph: &VerifiedGraph, nodes: Range<usize>, steps: &[StepShape], n_ctx: usize, isa: Isa) -> Scratch {
         let products = 2 * PRODUCT_ROWS * TILE * 4;
         let mut scratch = Scratch { per_thread: align_up(products), blocks: 0 };
         let split_rows = steps.iter().map(|s| s.max_rows.min(SPLIT_ROWS)).max().unwrap_or(0);
+        let max_rows = steps.iter().map(|s| s.max_rows).max().unwrap_or(0);
         for node in &graph.nodes[nodes] {
+            if let Op::MatMul(m) = &node.op {
+                for part in &m.parts {
+                    let decl = &graph.weights[part.rows.weight.0 as usize];
+                    let Some(row) = pack_row(decl.ty) else { continue };
+                    let kernel = matmul::select(row.layout, isa, max_rows);
+                    scratch.per_thread = scratch.per_thread.max(align_up(products + (kernel.scratch)(decl.n_in)));
+                }
+            }
             if let Op::Attention(a) = &node.op {
                 let d_v = graph.kv_layers[a.layer].d_v;
                 let group = a.n_head / graph.kv_layers[a.layer].n_head_kv;
@@ -140,7 +154,7 @@ impl CpuInstance {
         let graph = &model.graph;
         let pool = Pool::new(model.n_threads)?;
         let steps: Vec<StepShape> = placements.iter().map(|p| p.shape).collect();
-        let scratch_sizes = Scratch::new(graph, 0..graph.nodes.len(), &steps, cache.n_ctx);
+        let scratch_sizes = Scratch::new(graph, 0..graph.nodes.len(), &steps, cache.n_ctx, model.isa);
         let scratch = Region::new(scratch_sizes.n_bytes(pool.n_threads()), false)?;
         let products = graph
             .nodes
@@ -151,8 +165,8 @@ impl CpuInstance {
                     .iter()
                     .filter_map(|part| {
                         let packed = *model.plan.mats.get(&key(part.rows))?;
-                        let kernel = matmul::select(packed.layout, model.isa);
-                        Some(Product { packed, kernel, bias: part.bias.map(|b| (b, part.bias_first)) })
+                        let kernels = [1, usize::MAX].map(|n_rows| matmul::select(packed.layout, model.isa, n_rows));
+                        Some(Product { packed, kernels, bias: part.bias.map(|b| (b, part.bias_first)) })
                     })
                     .collect(),
                 _ => Vec::new(),
@@ -172,20 +186,26 @@ impl CpuInstance {
         })
     }
 
-    /// Runs `row_job` for every row, on all threads where that pays; its answers are joined by "and".
-    fn for_rows(pool: &mut Pool, n_rows: usize, row_job: impl Fn(usize) -> bool + Sync) -> bool {
-        if n_rows < 2 * ELEMENT_ROWS {
-            return (0..n_rows).fold(true, |ok, row| row_job(row) & ok);
+    /// Runs `job` for all rows, at most [`ELEMENT_ROWS`] at once, on all threads where that pays; its answers are joined
+    /// by "and".
+    fn for_blocks(pool: &mut Pool, n_rows: usize, job: impl Fn(Range<usize>) -> bool + Sync) -> bool {
+        let block = |task: usize| task * ELEMENT_ROWS..((task + 1) * ELEMENT_ROWS).min(n_rows);
+        let n_tasks = n_rows.div_ceil(ELEMENT_ROWS);
+        if n_tasks <= 2 {
+            return (0..n_tasks).fold(true, |ok, task| job(block(task)) & ok);
         }
         let ok = AtomicBool::new(true);
-        pool.run(n_rows.div_ceil(ELEMENT_ROWS), &|task, _| {
-            for row in task * ELEMENT_ROWS..((task + 1) * ELEMENT_ROWS).min(n_rows) {
-                if !row_job(row) {
-                    ok.store(false, Ordering::Relaxed);
-                }
+        pool.run(n_tasks, &|task, _| {
+            if !job(block(task)) {
+                ok.store(false, Ordering::Relaxed);
             }
         });
         ok.into_inner()
+    }
+
+    /// The same, row by row.
+    fn for_rows(pool: &mut Pool, n_rows: usize, job: impl Fn(usize) -> bool + Sync) -> bool {
+        Self::for_blocks(pool, n_rows, |rows| rows.fold(true, |ok, row| job(row) & ok))
     }
 
     /// One node; false where a value isn't finite.
@@ -228,32 +248,24 @@ impl CpuInstance {
                 let (x, out) = (input(0), output(0));
                 let residual = norm.residual.then(|| input(1));
                 let act = Act8Layout::new(n_rows, cols);
-                Self::for_rows(&mut self.pool, n_rows, |row| {
-                    let x = arena.f32(x, row, cols);
-                    // SAFETY: the placement gives these rows to the node's values; each task takes rows of its own.
-                    unsafe {
-                        match norm.out {
-                            Elem::F32 => {
-                                let residual = residual.map_or(std::ptr::null(), |r| arena.f32(r, row, cols).cast_const());
-                                (e.rms_norm_row)(x, cols, w, norm.eps, residual, arena.f32(out, row, cols))
-                            }
-                            Elem::Act8 => {
-                                let x = std::slice::from_raw_parts(x, cols);
-                                (e.rms_norm_quantize_row)(x, w, norm.eps, arena.at(out), &act, row)
-                            }
-                        }
-                    }
-                })
+                match norm.out {
+                    Elem::F32 => Self::for_rows(&mut self.pool, n_rows, |row| {
+                        let residual = residual.map_or(std::ptr::null(), |r| arena.f32(r, row, cols).cast_const());
+                        // SAFETY: the placement gives these rows to the node's values; each task takes rows of its own.
+                        unsafe { (e.rms_norm_row)(arena.f32(x, row, cols), cols, w, norm.eps, residual, arena.f32(out, row, cols)) }
+                    }),
+                    Elem::Act8 => Self::for_blocks(&mut self.pool, n_rows, |rows| {
+                        // SAFETY: likewise.
+                        unsafe { (e.rms_norm_quantize_rows)(arena.f32(x, 0, cols), w, norm.eps, arena.at(out), &act, rows) }
+                    }),
+                }
             }
             Op::Quantize(_) => {
                 let (n_rows, cols, x, out) = (rows_of(0), in_cols(0), input(0), output(0));
                 let act = Act8Layout::new(n_rows, cols);
-                Self::for_rows(&mut self.pool, n_rows, |row| {
+                Self::for_blocks(&mut self.pool, n_rows, |rows| {
                     // SAFETY: as for the norm.
-                    unsafe {
-                        let x = std::slice::from_raw_parts(arena.f32(x, row, cols), cols);
-                        (e.quantize_row)(x, arena.at(out), &act, row, cols)
-                    }
+                    unsafe { (e.quantize_rows)(arena.f32(x, 0, cols), arena.at(out), &act, rows, cols) }
                 })
             }
             Op::MatMul(m) => {
@@ -371,25 +383,15 @@ impl CpuInstance {
         let e = self.elements;
         let scratch = Shared(self.scratch.as_ptr());
         let per_thread = self.scratch_sizes.per_thread;
-        // SAFETY: `x` is the placed input of n_rows rows, in the layout that the graph says; rows + PRODUCT_ROWS stay inside.
-        let args = |w: *const u8, row: usize, n: usize, out: *mut f32| unsafe {
-            let base = arena.at(x);
-            TileArgs {
-                w,
-                k,
-                n_rows: n,
-                q: base.cast::<i8>().add(row * k),
-                scale: base.add(act.scale).cast::<f32>().add(row * (k / 32)),
-                sum: base.add(act.sum).cast::<i32>().add(row * (k / 16)),
-                x: base.cast::<f32>().add(row * k),
-                out,
-            }
+        // SAFETY: `x` is the placed input of n_rows rows, in the layout that the graph says; row + n stays inside.
+        let args = |w: *const u8, row: usize, n: usize, out: *mut f32, scratch: *mut u8| unsafe {
+            TileArgs::new(w, k, arena.at(x), &act, row..row + n, out, scratch)
         };
-        let run = |product: &Product, tile: usize, row: usize, n: usize, out: *mut f32| {
+        let run = |product: &Product, tile: usize, row: usize, n: usize, out: *mut f32, kernel_scratch: *mut u8| {
             // SAFETY: tile < n_tiles; the packed matrix lies inside the pack.
             let w = unsafe { model.pack.as_ptr().add(product.packed.offset + tile * product.packed.tile_bytes()) };
             // SAFETY: the operands are those that `TileArgs` asks for; `isa` was available when the model was loaded.
-            unsafe { (product.kernel.run)(&args(w, row, n, out), product.packed.layout) };
+            unsafe { (product.kernel(n).run)(&args(w, row, n, out, kernel_scratch), product.packed.layout) };
             if let Some((bias, first)) = product.bias {
                 let width = TILE.min(product.packed.n_out - tile * TILE);
                 let bias = &model.vector(bias)[first + tile * TILE..][..width];
@@ -403,10 +405,10 @@ impl CpuInstance {
         let glu = if let Epilogue::Glu(act) = m.epilogue { Some(act) } else { None };
         let total: usize = if glu.is_some() { n_tiles(&products[0]) } else { products.iter().map(n_tiles).sum() };
         self.pool.run(total, &|task, thread| {
-            // SAFETY: each thread has scratch of its own, large enough for two results of PRODUCT_ROWS.
-            let (out, second) = unsafe {
+            // SAFETY: each thread has scratch of its own, large enough for two results of PRODUCT_ROWS and its kernels'.
+            let (out, second, rest) = unsafe {
                 let out = scratch.at(thread * per_thread).cast::<f32>();
-                (out, out.add(PRODUCT_ROWS * TILE))
+                (out, out.add(PRODUCT_ROWS * TILE), out.add(2 * PRODUCT_ROWS * TILE).cast::<u8>())
             };
             let (mut part, mut tile) = (0, task);
             while glu.is_none() && tile >= n_tiles(&products[part]) {
@@ -417,26 +419,22 @@ impl CpuInstance {
             let width = TILE.min(n_out - tile * TILE);
             for row in (0..n_rows).step_by(PRODUCT_ROWS) {
                 let n = PRODUCT_ROWS.min(n_rows - row);
-                run(&products[part], tile, row, n, out);
+                run(&products[part], tile, row, n, out, rest);
                 if let Some(act) = glu {
-                    run(&products[1], tile, row, n, second);
+                    run(&products[1], tile, row, n, second, rest);
                     // SAFETY: both hold n rows of 16.
                     unsafe { (e.glu)(act, out, second, out, n * TILE) };
                 }
-                for r in 0..n {
-                    let dst = |v: usize| arena.f32(placement.offset(node.outputs[v]), row + r, n_out);
-                    // SAFETY: this task alone writes columns tile * 16 .. + width of these rows; the residual is the output's
-                    // own place or another that nobody writes now.
-                    unsafe {
-                        let src = out.add(r * TILE);
-                        match m.epilogue {
-                            Epilogue::Residual { scale } => {
-                                let residual = arena.f32(placement.offset(node.inputs[1]), row + r, n_out).add(tile * TILE);
-                                (e.add)(residual, src, scale, dst(0).add(tile * TILE), width);
-                            }
-                            Epilogue::None => std::ptr::copy_nonoverlapping(src, dst(part).add(tile * TILE), width),
-                            Epilogue::Glu(_) => std::ptr::copy_nonoverlapping(src, dst(0).add(tile * TILE), width),
+                let at = |v: ValueId| arena.f32(placement.offset(v), row, n_out).wrapping_add(tile * TILE);
+                // SAFETY: this task alone writes columns tile * 16 .. + width of these rows; the residual is the output's own
+                // place or another that nobody writes now.
+                unsafe {
+                    match m.epilogue {
+                        Epilogue::Residual { scale } => {
+                            (e.add_tile)(at(node.inputs[1]), out, scale, at(node.outputs[0]), n, n_out, width);
                         }
+                        Epilogue::None => (e.copy_tile)(out, at(node.outputs[part]), n, n_out, width),
+                        Epilogue::Glu(_) => (e.copy_tile)(out, at(node.outputs[0]), n, n_out, width),
                     }
                 }
             }

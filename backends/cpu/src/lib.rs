@@ -34,7 +34,7 @@ impl CpuBackend {
     /// `isa`: `None` takes the best there is. `n_threads`: 0 takes what the system allows; at most [`MAX_THREADS`].
     pub fn new(isa: Option<Isa>, n_threads: usize) -> Result<CpuBackend, BackendError> {
         let isa = isa.unwrap_or_else(Isa::best);
-        if !isa.is_available() {
+        if !isa.enable() {
             let available = Isa::available().iter().map(|i| i.name()).collect::<Vec<_>>().join(", ");
             return Err(BackendError::Isa { wanted: isa.name().into(), available });
         }
@@ -64,7 +64,7 @@ impl Backend for CpuBackend {
                 return Support::No("a weight is of a type that can't be decoded");
             };
             if let (Op::MatMul(_), true) = (&node.op, w.n > 1) {
-                kernel = kernels::matmul::select(row.layout, self.isa).name;
+                kernel = kernels::matmul::select(row.layout, self.isa, n_rows).name;
             }
         }
         if let Op::Attention(_) = node.op {
@@ -82,7 +82,7 @@ impl Backend for CpuBackend {
 
     fn memory(&self, graph: &VerifiedGraph, nodes: Range<usize>, steps: &[StepShape], cache: CacheShape) -> BackendMemory {
         let pack = PackPlan::new(graph, nodes.clone()).n_bytes;
-        let scratch = Scratch::new(graph, nodes, steps, cache.n_ctx).n_bytes(self.n_threads);
+        let scratch = Scratch::new(graph, nodes, steps, cache.n_ctx, self.isa).n_bytes(self.n_threads);
         BackendMemory { pack, scratch: scratch + self.n_threads.saturating_sub(1) * STACK_TOUCHED, device: 0 }
     }
 

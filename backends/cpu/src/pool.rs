@@ -12,12 +12,13 @@
 use selvedge_core::backend::BackendError;
 use selvedge_core::os::FloatEnv;
 use std::cell::UnsafeCell;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
-/// Rounds of spinning before a waiting thread yields; about 20 microseconds, several times the gap between two nodes.
-const SPINS: u32 = 4_000;
+/// Time that a waiting thread spins before it yields: several times the gap between two nodes.
+const SPIN: Duration = Duration::from_micros(20);
 /// Yields before an idle worker sleeps: some hundred microseconds where nothing else runs, so an idle session costs nothing.
 const YIELDS: u32 = 200;
 
@@ -46,6 +47,7 @@ struct Shared {
     stop: AtomicBool,
     panicked: AtomicBool,
     sleeping: Vec<AtomicBool>,
+    spins: u32,
 }
 
 // SAFETY: `job` is written only in `run` (which takes `&mut self`) while the state is closed with nobody inside; a worker
@@ -79,6 +81,7 @@ impl Pool {
             stop: AtomicBool::new(false),
             panicked: AtomicBool::new(false),
             sleeping: (0..n_workers).map(|_| AtomicBool::new(false)).collect(),
+            spins: spins(),
         });
         let mut pool = Pool { shared, workers: Vec::with_capacity(n_workers) };
         for index in 0..n_workers {
@@ -96,7 +99,7 @@ impl Pool {
         // What the system allocates for a thread it allocates now, not between two tokens.
         let mut waited = 0;
         while pool.shared.started.load(Ordering::Acquire) < n_workers {
-            pause(&mut waited);
+            pause(&mut waited, pool.shared.spins);
         }
         Ok(pool)
     }
@@ -148,7 +151,7 @@ impl Drop for Close<'_> {
         self.0.state.fetch_and(!OPEN, Ordering::AcqRel);
         let mut waited = 0;
         while self.0.state.load(Ordering::Acquire) & INSIDE != 0 {
-            pause(&mut waited);
+            pause(&mut waited, self.0.spins);
         }
     }
 }
@@ -174,10 +177,24 @@ fn claim(shared: &Shared, n_tasks: usize, job: &Job<'_>, thread: usize) {
     }
 }
 
+/// Rounds of spinning that take [`SPIN`]: the instruction takes ten cycles on some processors and over a hundred on others.
+fn spins() -> u32 {
+    static SPINS: OnceLock<u32> = OnceLock::new();
+    const ROUNDS: u32 = 200;
+    let time = || {
+        let start = Instant::now();
+        (0..ROUNDS).for_each(|_| std::hint::spin_loop());
+        start.elapsed()
+    };
+    // The shortest of three: an interruption makes one longer.
+    let shortest = || (0..3).map(|_| time()).min().unwrap_or(SPIN).max(Duration::from_nanos(1));
+    *SPINS.get_or_init(|| (SPIN.as_nanos() * u128::from(ROUNDS) / shortest().as_nanos()).clamp(10, 100_000) as u32)
+}
+
 /// Spins at first, then lets others run: with more threads than cores a spinner would keep the one it waits for away.
-fn pause(waited: &mut u32) {
+fn pause(waited: &mut u32, spins: u32) {
     *waited += 1;
-    if *waited < SPINS {
+    if *waited < spins {
         std::hint::spin_loop();
     } else {
         std::thread::yield_now();
@@ -202,7 +219,7 @@ fn work(shared: &Shared, index: usize) {
     let (mut seen, mut waited) = (0, 0);
     while !shared.stop.load(Ordering::Relaxed) {
         let mut inside = come_in(shared, seen, Ordering::Acquire);
-        if inside.is_none() && waited > SPINS + YIELDS {
+        if inside.is_none() && waited > shared.spins + YIELDS {
             shared.sleeping[index].store(true, Ordering::SeqCst);
             inside = come_in(shared, seen, Ordering::SeqCst);
             if inside.is_none() && !shared.stop.load(Ordering::SeqCst) {
@@ -212,7 +229,7 @@ fn work(shared: &Shared, index: usize) {
             shared.sleeping[index].store(false, Ordering::SeqCst);
         }
         let Some(number) = inside else {
-            pause(&mut waited);
+            pause(&mut waited, shared.spins);
             continue;
         };
         (seen, waited) = (number, 0);

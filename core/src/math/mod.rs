@@ -20,5 +20,5 @@ pub mod double;
 pub mod lanes;
 pub mod single;
 
-pub use lanes::{all_finite, dot16, max16, sum_sq16, sum16};
+pub use lanes::{N_LANE, all_finite, dot16, max16, sum_sq16, sum16};
 pub use single::{exp, gelu_tanh, ln, sigmoid, silu, tanh};

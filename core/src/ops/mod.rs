@@ -87,10 +87,16 @@ pub const ACT_GROUP: usize = 32;
 pub struct Act8Layout {
     /// `[rows, cols]` i8; at 0.
     pub q: usize,
-    /// `[rows, cols / 32]` f32.
+    /// `[cols / 32, rows]` f32: like the sums, rows beside each other, as kernels take several rows at once.
     pub scale: usize,
-    /// `[rows, cols / 16]` i32: sums of q over 16 columns, for weights with an offset or a minimum.
+    /// `[cols / 16, rows]` i32: sums of q over 16 columns, for weights with an offset.
     pub sum: usize,
+    /// `[cols / 32, rows]` f32: scale times the sum of q over 32 columns, for weights with a minimum per 32.
+    pub sum32: usize,
+    /// `[cols / 16, rows]` f32: scale times the sum of q over 16 columns, for weights with a minimum per 16.
+    pub sum16: usize,
+    /// Rows.
+    pub n_rows: usize,
     /// Whole size.
     pub n_bytes: usize,
 }
@@ -99,8 +105,10 @@ impl Act8Layout {
     /// The layout of a value of `n_rows` by `n_cols`, the columns a multiple of [`ACT_GROUP`].
     pub const fn new(n_rows: usize, n_cols: usize) -> Act8Layout {
         let scale = crate::os::align_up(n_rows * n_cols);
-        let sum = scale + crate::os::align_up(n_rows * (n_cols / ACT_GROUP) * 4);
-        Act8Layout { q: 0, scale, sum, n_bytes: sum + crate::os::align_up(n_rows * (n_cols / 16) * 4) }
+        let per_32 = crate::os::align_up(n_rows * (n_cols / ACT_GROUP) * 4);
+        let per_16 = crate::os::align_up(n_rows * (n_cols / 16) * 4);
+        let (sum, sum32) = (scale + per_32, scale + per_32 + per_16);
+        Act8Layout { q: 0, scale, sum, sum32, sum16: sum32 + per_32, n_rows, n_bytes: sum32 + per_32 + per_16 }
     }
 }
 

@@ -1,11 +1,13 @@
 //! AVX-512 rows: sixteen floats in a register.
 
+use super::avx2::{tree_larger_of_8, tree_of_8};
 use super::vector::{self, Vector, vector_kernels};
 use super::{AttentionKernels, BlockArgs, Query, finish_body, merge_body, scalar};
 use selvedge_core::kv::KvElem;
+use selvedge_core::math::N_LANE;
 use std::arch::x86_64::*;
 
-vector_kernels!(Avx512, "avx2,fma,f16c,avx512f,avx512bw,avx512vl", "attention_avx512");
+vector_kernels!(Avx512, "avx2,fma,f16c,avx512f,avx512bw,avx512vl", "attention_avx512", 8 4 3 2 1);
 
 struct Avx512;
 
@@ -21,6 +23,38 @@ impl Vector for Avx512 {
     unsafe fn fma(a: __m512, b: __m512, c: __m512) -> __m512 {
         // SAFETY: as above.
         unsafe { _mm512_fmadd_ps(a, b, c) }
+    }
+    #[inline(always)]
+    unsafe fn add(a: __m512, b: __m512) -> __m512 {
+        // SAFETY: as above.
+        unsafe { _mm512_add_ps(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn mul(a: __m512, b: __m512) -> __m512 {
+        // SAFETY: as above.
+        unsafe { _mm512_mul_ps(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn larger(acc: __m512, x: __m512) -> __m512 {
+        // The instruction gives its second operand where the first isn't greater.
+        // SAFETY: as above.
+        unsafe { _mm512_max_ps(x, acc) }
+    }
+    #[inline(always)]
+    unsafe fn within(x: __m512, lo: isize, hi: isize, other: f32) -> __m512 {
+        let below = |n: isize| ((1_u32 << n.clamp(0, 16)) - 1) as u16;
+        // SAFETY: as above.
+        unsafe { _mm512_mask_mov_ps(_mm512_set1_ps(other), below(hi) & !below(lo), x) }
+    }
+    #[inline(always)]
+    unsafe fn tree(lanes: &[f32; N_LANE]) -> f32 {
+        // SAFETY: eight floats each.
+        unsafe { tree_of_8(_mm256_add_ps(_mm256_loadu_ps(lanes.as_ptr()), _mm256_loadu_ps(lanes.as_ptr().add(8)))) }
+    }
+    #[inline(always)]
+    unsafe fn tree_larger(lanes: &[f32; N_LANE]) -> f32 {
+        // SAFETY: eight floats each.
+        unsafe { tree_larger_of_8(_mm256_max_ps(_mm256_loadu_ps(lanes.as_ptr().add(8)), _mm256_loadu_ps(lanes.as_ptr()))) }
     }
     #[inline(always)]
     unsafe fn store(to: *mut f32, x: __m512) {

@@ -22,7 +22,7 @@ use selvedge_core::kv::{LayerLayout, PAGE};
 use selvedge_core::math;
 
 /// The most queries that share a pass over a block.
-pub(crate) const MAX_QUERIES: usize = 4;
+pub(crate) const MAX_QUERIES: usize = 8;
 
 /// One query against one block.
 #[derive(Debug, Clone, Copy)]
@@ -84,7 +84,7 @@ pub(crate) fn select(isa: Isa) -> AttentionKernels {
         #[cfg(target_arch = "x86_64")]
         Isa::Avx2 => avx2::KERNELS,
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx512Vnni => avx512::KERNELS,
+        Isa::Avx512Vnni | Isa::Amx => avx512::KERNELS,
         _ => scalar::KERNELS,
     }
 }
@@ -176,7 +176,7 @@ mod tests {
                                 .iter_mut()
                                 .zip(&q)
                                 .enumerate()
-                                .map(|(i, (out, q))| Query { q: q.as_ptr(), lo: first + i, hi: last - 7 * i, out: out.as_mut_ptr() })
+                                .map(|(i, (out, q))| Query { q: q.as_ptr(), lo: first + i, hi: last - 5 * i, out: out.as_mut_ptr() })
                                 .collect();
                             let args = BlockArgs { page: base, layout, head: 1, scale: 0.3, soft_cap };
                             // SAFETY: all buffers have the sizes of the layout.

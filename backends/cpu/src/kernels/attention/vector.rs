@@ -1,20 +1,31 @@
 //! The vector form of attention, written once over [`Vector`] and compiled per instruction set by [`vector_kernels`].
 //!
-//! Scores run with positions in lanes, values with features in lanes; two registers at a time, and up to four queries
-//! share each load and conversion.
+//! Scores run with positions in lanes, values with features in lanes; two registers at a time, and as many queries as
+//! there are registers for share each load and conversion.
 
-use super::{BlockArgs, Query, soft_max};
+use super::{BlockArgs, Query};
 use selvedge_core::kv::{KV_BLOCK, PAGE};
+use selvedge_core::math::{self, N_LANE};
+use selvedge_core::ops::SoftCap;
 
 /// A register of floats. All functions need the instruction set of the implementor.
 pub(super) trait Vector {
     /// The register.
     type V: Copy;
-    /// Floats in it; two registers divide [`PAGE`].
+    /// Floats in it; two registers divide [`PAGE`], one or two are [`N_LANE`].
     const LANES: usize;
     unsafe fn splat(x: f32) -> Self::V;
     /// `a * b + c`, rounded once.
     unsafe fn fma(a: Self::V, b: Self::V, c: Self::V) -> Self::V;
+    unsafe fn add(a: Self::V, b: Self::V) -> Self::V;
+    unsafe fn mul(a: Self::V, b: Self::V) -> Self::V;
+    /// `x` where it is greater than `acc`, `acc` elsewhere, also where one of them is NaN.
+    unsafe fn larger(acc: Self::V, x: Self::V) -> Self::V;
+    /// `x` in the lanes `lo..hi`, `other` elsewhere; the bounds may lie outside the register.
+    unsafe fn within(x: Self::V, lo: isize, hi: isize, other: f32) -> Self::V;
+    /// [`math`]'s tree over its 16 virtual lanes, of sums and of maxima.
+    unsafe fn tree(lanes: &[f32; N_LANE]) -> f32;
+    unsafe fn tree_larger(lanes: &[f32; N_LANE]) -> f32;
     unsafe fn store(to: *mut f32, x: Self::V);
     unsafe fn load_f32(from: *const f32) -> Self::V;
     unsafe fn load_f16(from: *const u16) -> Self::V;
@@ -88,9 +99,9 @@ pub(super) unsafe fn block<S: Vector, E: Load, const N: usize>(args: &BlockArgs,
         }
     }
     for (s, query) in s.iter_mut().zip(queries) {
-        let (max, sum) = soft_max(s, query.lo, query.hi, args.scale, args.soft_cap);
-        // SAFETY: `out` holds d_v + 2 floats.
+        // SAFETY: the caller has the instruction set; `out` holds d_v + 2 floats.
         unsafe {
+            let (max, sum) = soft_max::<S>(s, query.lo, query.hi, args.scale, args.soft_cap);
             *query.out = max;
             *query.out.add(1) = sum;
         }
@@ -120,6 +131,92 @@ pub(super) unsafe fn block<S: Vector, E: Load, const N: usize>(args: &BlockArgs,
     }
 }
 
+/// As [`super::soft_max`], in registers.
+#[inline(always)]
+unsafe fn soft_max<S: Vector>(s: &mut [f32; PAGE], lo: usize, hi: usize, scale: f32, soft_cap: f32) -> (f32, f32) {
+    if soft_cap != 0.0 {
+        for s in s.iter_mut() {
+            *s = SoftCap::eval(*s * scale, soft_cap);
+        }
+    }
+    let scale = if soft_cap != 0.0 { 1.0 } else { scale };
+    let at = s.as_mut_ptr();
+    let seen = |p: usize| (lo as isize - p as isize, hi as isize - p as isize);
+    // SAFETY: p + LANES <= 64, and p modulo 16 + LANES <= 16.
+    unsafe {
+        let mut lanes = [f32::NEG_INFINITY; N_LANE];
+        for p in (0..PAGE).step_by(S::LANES) {
+            let (lo, hi) = seen(p);
+            let x = S::within(S::mul(S::load_f32(at.add(p)), S::splat(scale)), lo, hi, f32::NEG_INFINITY);
+            S::store(at.add(p), x);
+            let lane = lanes.as_mut_ptr().add(p % N_LANE);
+            S::store(lane, S::larger(S::load_f32(lane), x));
+        }
+        let max = S::tree_larger(&lanes);
+        for s in s.iter_mut() {
+            *s = math::exp(*s - max);
+        }
+        let mut lanes = [0.0; N_LANE];
+        for p in (0..PAGE).step_by(S::LANES) {
+            let (lo, hi) = seen(p);
+            let e = S::within(S::load_f32(at.add(p)), lo, hi, 0.0);
+            S::store(at.add(p), e);
+            let lane = lanes.as_mut_ptr().add(p % N_LANE);
+            S::store(lane, S::add(S::load_f32(lane), e));
+        }
+        (max, S::tree(&lanes))
+    }
+}
+
+/// `R` registers of features of a position, from `d` on.
+#[inline(always)]
+unsafe fn features<S: Vector, E: Load, const R: usize>(v: *const u8, d_v: usize, d: usize, p: usize) -> [S::V; R] {
+    // SAFETY: the caller keeps positions and features inside the head's values.
+    unsafe {
+        let mut x = [S::splat(0.0); R];
+        for (r, x) in x.iter_mut().enumerate() {
+            let at = d + r * S::LANES;
+            *x = E::load::<S>(v, d_v * PAGE, p * d_v + at, p * (d_v / KV_BLOCK) + at / KV_BLOCK, true);
+        }
+        x
+    }
+}
+
+/// Adds a position's features, weighted.
+#[inline(always)]
+unsafe fn add<S: Vector, const R: usize>(acc: &mut [S::V; R], x: [S::V; R], e: f32) {
+    // SAFETY: the caller has the instruction set.
+    unsafe {
+        for (acc, x) in acc.iter_mut().zip(x) {
+            *acc = S::fma(x, S::splat(e), *acc);
+        }
+    }
+}
+
+/// Positions that some queries see and others don't.
+#[inline(always)]
+unsafe fn some<S: Vector, E: Load, const N: usize, const R: usize>(
+    acc: &mut [[S::V; R]; N],
+    v: *const u8,
+    d_v: usize,
+    d: usize,
+    positions: std::ops::Range<usize>,
+    s: &[[f32; PAGE]; N],
+    queries: &[Query],
+) {
+    for p in positions {
+        // SAFETY: the caller keeps positions and features inside the head's values.
+        unsafe {
+            let x = features::<S, E, R>(v, d_v, d, p);
+            for ((acc, s), query) in acc.iter_mut().zip(s).zip(queries) {
+                if p >= query.lo && p < query.hi {
+                    add::<S, R>(acc, x, s[p]);
+                }
+            }
+        }
+    }
+}
+
 /// Weighted sums of `R` registers of features from `d` on.
 #[inline(always)]
 unsafe fn values<S: Vector, E: Load, const N: usize, const R: usize>(
@@ -133,21 +230,21 @@ unsafe fn values<S: Vector, E: Load, const N: usize, const R: usize>(
     // SAFETY: positions < 64 and d + R * LANES <= d_v keep loads inside the head's values, stores inside `out`.
     unsafe {
         let mut acc = [[S::splat(0.0); R]; N];
-        for p in positions {
-            let mut x = [S::splat(0.0); R];
-            for (r, x) in x.iter_mut().enumerate() {
-                let at = d + r * S::LANES;
-                *x = E::load::<S>(v, d_v * PAGE, p * d_v + at, p * (d_v / KV_BLOCK) + at / KV_BLOCK, true);
-            }
-            for ((acc, s), query) in acc.iter_mut().zip(s).zip(queries) {
-                if N == 1 || (p >= query.lo && p < query.hi) {
-                    let e = S::splat(s[p]);
-                    for (acc, x) in acc.iter_mut().zip(x) {
-                        *acc = S::fma(x, e, *acc);
-                    }
-                }
+        // Positions that all queries see, and before and after them those that only some do.
+        let (mut all_lo, mut all_hi) = (positions.start, positions.end);
+        for query in queries {
+            (all_lo, all_hi) = (all_lo.max(query.lo), all_hi.min(query.hi));
+        }
+        let all_lo = all_lo.min(positions.end);
+        let all_hi = all_hi.max(all_lo);
+        some::<S, E, N, R>(&mut acc, v, d_v, d, positions.start..all_lo, s, queries);
+        for p in all_lo..all_hi {
+            let x = features::<S, E, R>(v, d_v, d, p);
+            for (acc, s) in acc.iter_mut().zip(s) {
+                add::<S, R>(acc, x, s[p]);
             }
         }
+        some::<S, E, N, R>(&mut acc, v, d_v, d, all_hi..positions.end, s, queries);
         for (acc, query) in acc.iter().zip(queries) {
             for (r, &acc) in acc.iter().enumerate() {
                 S::store(query.out.add(2 + d + r * S::LANES), acc);
@@ -156,9 +253,9 @@ unsafe fn values<S: Vector, E: Load, const N: usize, const R: usize>(
     }
 }
 
-/// The kernels of an instruction set from its [`Vector`].
+/// The kernels of an instruction set from its [`Vector`]; last, numbers of queries that are taken at once, largest first.
 macro_rules! vector_kernels {
-    ($vector:ident, $features:literal, $name:literal) => {
+    ($vector:ident, $features:literal, $name:literal, $($n:literal)*) => {
         pub(super) const KERNELS: AttentionKernels = AttentionKernels { block, merge, finish, name: $name };
 
         unsafe fn block(args: &BlockArgs, queries: &[Query]) {
@@ -173,16 +270,20 @@ macro_rules! vector_kernels {
             }
         }
 
-        unsafe fn block_of<E: vector::Load>(args: &BlockArgs, queries: &[Query]) {
-            // SAFETY: the caller's promise; each arm has as many queries as it says.
-            unsafe {
-                match queries.len() {
-                    1 => block_n::<1, E>(args, queries),
-                    2 => block_n::<2, E>(args, queries),
-                    3 => block_n::<3, E>(args, queries),
-                    4 => block_n::<4, E>(args, queries),
-                    _ => debug_assert!(false, "one to four queries"),
-                }
+        /// As many queries at once as registers hold.
+        unsafe fn block_of<E: vector::Load>(args: &BlockArgs, mut queries: &[Query]) {
+            while !queries.is_empty() {
+                // SAFETY: the caller's promise; each arm has as many queries as it says.
+                let n = unsafe {
+                    match queries.len() {
+                        $($n.. => {
+                            block_n::<$n, E>(args, &queries[..$n]);
+                            $n
+                        })*
+                        0 => return,
+                    }
+                };
+                queries = &queries[n..];
             }
         }
 

@@ -1,64 +1,104 @@
 //! The bodies. All are inlined into a function of the wanted instruction set.
 
+use super::ELEMENT_ROWS;
+use crate::pack::TILE;
 use selvedge_core::math;
 use selvedge_core::ops::{ACT_GROUP, Act, Act8Layout, Add, RmsNorm, Rope, SoftCap};
+use std::ops::Range;
 
 /// 1.5 * 2^23: adding it leaves the nearest integer, ties to even, in the low bits of the sum.
 const ROUND: f32 = 12_582_912.0;
 
-/// Quantises one group and writes its scale and sums; false where a value isn't finite.
+/// Columns of a group in some rows.
+type Groups = [[f32; ACT_GROUP]; ELEMENT_ROWS];
+
+/// Sum of eight codes, in one word: pairs of bytes, then all four pairs by a multiplication.
 #[inline(always)]
-unsafe fn quantize_group(x: &[f32; ACT_GROUP], q: *mut i8, scale: *mut f32, sum: *mut i32) -> bool {
-    // Magnitudes of floats are ordered as integers, NaN and infinity above all: no order of comparison can lose one.
-    let mut amax = 0_u32;
-    for x in x {
-        amax = amax.max(x.to_bits() & 0x7fff_ffff);
+fn sum_8(codes: u64) -> i32 {
+    const BYTES: u64 = 0x00ff_00ff_00ff_00ff;
+    // As unsigned bytes, 128 too many each.
+    let x = codes ^ 0x8080_8080_8080_8080;
+    let pairs = (x & BYTES) + (x >> 8 & BYTES);
+    (pairs.wrapping_mul(0x0001_0001_0001_0001) >> 48) as i32 - 8 * 128
+}
+
+/// Quantises group `g` of the rows `rows` and writes codes, scales and sums; false where a value isn't finite. What is one
+/// number a row is computed for all rows at once: a division each would be waited for.
+///
+/// # Safety
+/// `base` has the layout's size for `k` columns; rows (at most [`ELEMENT_ROWS`]) and group lie inside; no other thread
+/// touches the rows.
+#[inline(always)]
+unsafe fn quantize_groups(x: &Groups, base: *mut u8, layout: &Act8Layout, rows: Range<usize>, k: usize, g: usize) -> bool {
+    let mut amax = [0_u32; ELEMENT_ROWS];
+    for (amax, x) in amax.iter_mut().zip(x).take(rows.len()) {
+        // Magnitudes of floats are ordered as integers, NaN and infinity above all: no order of comparison can lose one.
+        for x in x {
+            *amax = (*amax).max(x.to_bits() & 0x7fff_ffff);
+        }
     }
-    if amax >= 0x7f80_0000 {
+    if amax.iter().any(|&amax| amax >= 0x7f80_0000) {
         return false;
     }
-    let s = f32::from_bits(amax) / 127.0;
-    let inverse = 1.0 / s;
-    let inverse = if inverse.is_finite() { inverse } else { 0.0 };
-    let mut codes = [0_i32; ACT_GROUP];
-    for (code, x) in codes.iter_mut().zip(x) {
-        let rounded = (x * inverse + ROUND).to_bits() as i32 - ROUND.to_bits() as i32;
-        *code = rounded.clamp(-127, 127);
-    }
-    let mut sums = [0_i32; 2];
-    for (i, sum) in sums.iter_mut().enumerate() {
-        for code in &codes[i * 16..][..16] {
-            *sum += code;
+    let s = amax.map(|amax| f32::from_bits(amax) / 127.0);
+    let inverse = s.map(|s| {
+        let inverse = 1.0 / s;
+        if inverse.is_finite() { inverse } else { 0.0 }
+    });
+    let mut sums = [[0_i32; ELEMENT_ROWS]; 2];
+    for (i, row) in rows.clone().enumerate() {
+        let mut codes = [0_u8; ACT_GROUP];
+        for (code, x) in codes.iter_mut().zip(&x[i]) {
+            let rounded = (x * inverse[i] + ROUND).to_bits() as i32 - ROUND.to_bits() as i32;
+            *code = rounded.clamp(-127, 127) as u8;
         }
+        let (words, _) = codes.as_chunks::<8>();
+        let word = |w: usize| sum_8(u64::from_ne_bytes(words[w]));
+        (sums[0][i], sums[1][i]) = (word(0) + word(1), word(2) + word(3));
+        // SAFETY: the group lies inside the row.
+        unsafe { base.add(layout.q + row * k + g * ACT_GROUP).cast::<[u8; ACT_GROUP]>().write(codes) };
     }
-    // SAFETY: the caller gives room for 32 codes, one scale and two sums.
+    let n_rows = layout.n_rows;
+    // SAFETY: the layout's parts hold a value for every row and 32 columns, or 16.
     unsafe {
-        for (i, &code) in codes.iter().enumerate() {
-            q.add(i).write(code as i8);
+        let at = |part: usize, group: usize| base.add(part + (group * n_rows + rows.start) * 4);
+        write_rows(at(layout.scale, g), s, rows.len());
+        write_rows(at(layout.sum32, g), std::array::from_fn(|i| s[i] * (sums[0][i] + sums[1][i]) as f32), rows.len());
+        for (half, sums) in sums.into_iter().enumerate() {
+            write_rows(at(layout.sum, 2 * g + half), sums, rows.len());
+            write_rows(at(layout.sum16, 2 * g + half), std::array::from_fn(|i| s[i] * sums[i] as f32), rows.len());
         }
-        scale.write(s);
-        sum.write(sums[0]);
-        sum.add(1).write(sums[1]);
     }
     true
 }
 
-/// # Safety
-/// `base` has the layout's size for a value of `k` columns; no other thread touches the row.
+/// Writes the first `n` values.
 #[inline(always)]
-pub(super) unsafe fn quantize_row(x: &[f32], base: *mut u8, layout: &Act8Layout, row: usize, k: usize) -> bool {
+unsafe fn write_rows<T: Copy>(to: *mut u8, values: [T; ELEMENT_ROWS], n: usize) {
+    // SAFETY: the caller gives room for n values, aligned to 4 bytes as they are.
+    unsafe {
+        if n == ELEMENT_ROWS {
+            to.cast::<[T; ELEMENT_ROWS]>().write(values);
+        } else {
+            std::ptr::copy_nonoverlapping(values.as_ptr(), to.cast(), n);
+        }
+    }
+}
+
+/// # Safety
+/// `x` holds the rows, at most [`ELEMENT_ROWS`], of `k` columns; `base` has the layout's size; no other thread touches these
+/// rows.
+#[inline(always)]
+pub(super) unsafe fn quantize_rows(x: *const f32, base: *mut u8, layout: &Act8Layout, rows: Range<usize>, k: usize) -> bool {
     let mut finite = true;
-    let (chunks, _) = x[..k].as_chunks::<ACT_GROUP>();
-    for (g, x) in chunks.iter().enumerate() {
-        // SAFETY: row and group lie inside the layout, whose parts are aligned to a cache line.
-        finite &= unsafe {
-            quantize_group(
-                x,
-                base.add(layout.q + row * k + g * ACT_GROUP).cast(),
-                base.add(layout.scale).cast::<f32>().add(row * (k / ACT_GROUP) + g),
-                base.add(layout.sum).cast::<i32>().add(row * (k / 16) + 2 * g),
-            )
-        };
+    let mut groups: Groups = [[0.0; ACT_GROUP]; ELEMENT_ROWS];
+    for g in 0..k / ACT_GROUP {
+        for (group, row) in groups.iter_mut().zip(rows.clone()) {
+            // SAFETY: the row has that many groups.
+            *group = unsafe { *x.add(row * k + g * ACT_GROUP).cast() };
+        }
+        // SAFETY: the caller's promise.
+        finite &= unsafe { quantize_groups(&groups, base, layout, rows.clone(), k, g) };
     }
     finite
 }
@@ -86,29 +126,35 @@ pub(super) unsafe fn rms_norm_row(x: *const f32, n: usize, w: &[f32], eps: f32, 
 }
 
 /// # Safety
-/// As for `quantize_row`.
+/// As for `quantize_rows`; at most [`ELEMENT_ROWS`] rows, as many columns as `w` has.
 #[inline(always)]
-pub(super) unsafe fn rms_norm_quantize_row(x: &[f32], w: &[f32], eps: f32, base: *mut u8, layout: &Act8Layout, row: usize) -> bool {
-    let k = x.len();
-    let sum_sq = math::sum_sq16(x);
-    let factor = RmsNorm::factor(sum_sq, k, eps);
-    let mut finite = sum_sq.is_finite();
-    let (xs, _) = x.as_chunks::<ACT_GROUP>();
+pub(super) unsafe fn rms_norm_quantize_rows(
+    x: *const f32,
+    w: &[f32],
+    eps: f32,
+    base: *mut u8,
+    layout: &Act8Layout,
+    rows: Range<usize>,
+) -> bool {
+    let k = w.len();
+    let mut finite = true;
+    let mut factors = [0.0; ELEMENT_ROWS];
+    for (factor, row) in factors.iter_mut().zip(rows.clone()) {
+        // SAFETY: the caller's promise.
+        let sum_sq = math::sum_sq16(unsafe { std::slice::from_raw_parts(x.add(row * k), k) });
+        finite &= sum_sq.is_finite();
+        *factor = RmsNorm::factor(sum_sq, k, eps);
+    }
     let (ws, _) = w.as_chunks::<ACT_GROUP>();
-    for (g, (x, w)) in xs.iter().zip(ws).enumerate() {
-        let mut y = [0.0; ACT_GROUP];
-        for ((y, x), w) in y.iter_mut().zip(x).zip(w) {
-            *y = x * factor * w;
+    let mut groups: Groups = [[0.0; ACT_GROUP]; ELEMENT_ROWS];
+    for (g, w) in ws.iter().enumerate() {
+        for ((group, factor), row) in groups.iter_mut().zip(&factors).zip(rows.clone()) {
+            // SAFETY: the row has that many groups.
+            let x = unsafe { &*x.add(row * k + g * ACT_GROUP).cast::<[f32; ACT_GROUP]>() };
+            *group = std::array::from_fn(|i| x[i] * factor * w[i]);
         }
-        // SAFETY: as in `quantize_row`.
-        finite &= unsafe {
-            quantize_group(
-                &y,
-                base.add(layout.q + row * k + g * ACT_GROUP).cast(),
-                base.add(layout.scale).cast::<f32>().add(row * (k / ACT_GROUP) + g),
-                base.add(layout.sum).cast::<i32>().add(row * (k / 16) + 2 * g),
-            )
-        };
+        // SAFETY: the caller's promise.
+        finite &= unsafe { quantize_groups(&groups, base, layout, rows.clone(), k, g) };
     }
     finite
 }
@@ -158,6 +204,41 @@ pub(super) unsafe fn glu(act: Act, gate: *const f32, up: *const f32, out: *mut f
 pub(super) unsafe fn add(a: *const f32, b: *const f32, scale: f32, out: *mut f32, n: usize) {
     // SAFETY: the caller's promise.
     unsafe { zip(a, b, out, n, |a, b| Add::eval(a, b, scale)) }
+}
+
+/// # Safety
+/// `src` holds `n` rows of 16, `dst` takes `n` rows of `width <= 16` that are `stride` apart.
+#[inline(always)]
+pub(super) unsafe fn copy_tile(src: *const f32, dst: *mut f32, n: usize, stride: usize, width: usize) {
+    for r in 0..n {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let (src, dst) = (src.add(r * TILE), dst.add(r * stride));
+            if width == TILE {
+                *dst.cast::<[f32; TILE]>() = *src.cast::<[f32; TILE]>();
+            } else {
+                std::ptr::copy_nonoverlapping(src, dst, width);
+            }
+        }
+    }
+}
+
+/// # Safety
+/// As for `copy_tile`; `a` lies as `dst` does, and may be `dst`.
+#[inline(always)]
+pub(super) unsafe fn add_tile(a: *const f32, src: *const f32, scale: f32, dst: *mut f32, n: usize, stride: usize, width: usize) {
+    for r in 0..n {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let (a, src, dst) = (a.add(r * stride), src.add(r * TILE), dst.add(r * stride));
+            if width == TILE {
+                let (a, b) = (*a.cast::<[f32; TILE]>(), *src.cast::<[f32; TILE]>());
+                *dst.cast::<[f32; TILE]>() = std::array::from_fn(|i| Add::eval(a[i], b[i], scale));
+            } else {
+                zip(a, src, dst, width, |a, b| Add::eval(a, b, scale));
+            }
+        }
+    }
 }
 
 /// # Safety

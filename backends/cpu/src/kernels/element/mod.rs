@@ -10,6 +10,10 @@ mod body;
 
 use crate::isa::Isa;
 use selvedge_core::ops::{Act, Act8Layout, Rope};
+use std::ops::Range;
+
+/// Rows of element-wise work in one task.
+pub(crate) const ELEMENT_ROWS: usize = 8;
 
 macro_rules! kernels {
     ($($(#[$doc:meta])* $name:ident($($arg:ident: $ty:ty),*) $(-> $ret:ty)?;)*) => {
@@ -55,16 +59,20 @@ macro_rules! kernels {
 }
 
 kernels! {
-    /// One row to 8 bits; false where a value isn't finite.
-    quantize_row(x: &[f32], base: *mut u8, layout: &Act8Layout, row: usize, k: usize) -> bool;
+    /// Some rows to 8 bits; false where a value isn't finite.
+    quantize_rows(x: *const f32, base: *mut u8, layout: &Act8Layout, rows: Range<usize>, k: usize) -> bool;
     /// Norm of groups, with an optional residual; false where a value isn't finite.
     rms_norm_row(x: *const f32, n: usize, w: &[f32], eps: f32, residual: *const f32, out: *mut f32) -> bool;
-    /// Norm of a whole row, then to 8 bits; false where a value isn't finite.
-    rms_norm_quantize_row(x: &[f32], w: &[f32], eps: f32, base: *mut u8, layout: &Act8Layout, row: usize) -> bool;
+    /// Norms of whole rows, at most [`ELEMENT_ROWS`], then to 8 bits; false where a value isn't finite.
+    rms_norm_quantize_rows(x: *const f32, w: &[f32], eps: f32, base: *mut u8, layout: &Act8Layout, rows: Range<usize>) -> bool;
     /// `out = act(gate) * up`
     glu(act: Act, gate: *const f32, up: *const f32, out: *mut f32, n: usize);
     /// `out = a + scale * b`
     add(a: *const f32, b: *const f32, scale: f32, out: *mut f32, n: usize);
+    /// A tile of a product to where it belongs.
+    copy_tile(src: *const f32, dst: *mut f32, n: usize, stride: usize, width: usize);
+    /// `dst = a + scale * src` for a tile of a product.
+    add_tile(a: *const f32, src: *const f32, scale: f32, dst: *mut f32, n: usize, stride: usize, width: usize);
     /// `out = factor * x`
     scale(x: *const f32, factor: f32, out: *mut f32, n: usize);
     /// `out = cap * tanh(x / cap)`
@@ -79,7 +87,7 @@ pub(crate) fn select(isa: Isa) -> Elements {
         #[cfg(target_arch = "x86_64")]
         Isa::Avx2 => avx2::ALL,
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx512Vnni => avx512::ALL,
+        Isa::Avx512Vnni | Isa::Amx => avx512::ALL,
         _ => scalar::ALL,
     }
 }
@@ -116,6 +124,12 @@ mod tests {
                 run(&|e, o| unsafe { (e.glu)(Act::GeluTanh, x.as_ptr(), y.as_ptr(), o, n) });
                 // SAFETY: as above.
                 run(&|e, o| unsafe { (e.add)(x.as_ptr(), y.as_ptr(), 0.3, o, n) });
+                for width in [16, 7] {
+                    // SAFETY: two rows of 16 go where rows are n / 2 apart.
+                    run(&|e, o| unsafe { (e.copy_tile)(x.as_ptr(), o, 2, n / 2, width) });
+                    // SAFETY: as above.
+                    run(&|e, o| unsafe { (e.add_tile)(x.as_ptr(), y.as_ptr(), 0.3, o, 2, n / 2, width) });
+                }
                 // SAFETY: as above.
                 run(&|e, o| unsafe { (e.soft_cap)(x.as_ptr(), 5.0, o, n) });
                 // SAFETY: as above.
@@ -124,7 +138,7 @@ mod tests {
                 let quantized = |e: &Elements| {
                     let mut buffer = vec![0_u64; layout.n_bytes / 8];
                     // SAFETY: the buffer has the layout's size.
-                    assert!(unsafe { (e.rms_norm_quantize_row)(&x, &w, 1e-6, buffer.as_mut_ptr().cast(), &layout, 0) });
+                    assert!(unsafe { (e.rms_norm_quantize_rows)(x.as_ptr(), &w, 1e-6, buffer.as_mut_ptr().cast(), &layout, 0..1) });
                     buffer
                 };
                 assert_eq!(quantized(&a), quantized(&b));
@@ -140,7 +154,7 @@ mod tests {
             let run = |x: &[f32]| {
                 let mut buffer = vec![0_u64; layout.n_bytes / 8];
                 // SAFETY: the buffer has the layout's size.
-                let finite = unsafe { (e.quantize_row)(x, buffer.as_mut_ptr().cast(), &layout, 0, 64) };
+                let finite = unsafe { (e.quantize_rows)(x.as_ptr(), buffer.as_mut_ptr().cast(), &layout, 0..1, 64) };
                 let bytes: Vec<u8> = buffer.iter().flat_map(|w| w.to_le_bytes()).collect();
                 (finite, bytes[..64].iter().map(|&b| b as i8).collect::<Vec<_>>())
             };

@@ -262,19 +262,28 @@ unsafe fn tile<W: Weights, S: ScaleKind, const N: usize>(args: &TileArgs, row: u
                 }
             }
             for n in 0..N {
-                // SAFETY: row + n < n_rows; one scale per 32 columns, one sum per 16.
-                let (s, sum) = unsafe {
-                    let sums = args.sum.add((row + n) * (k / 16) + step * 2);
-                    let sum = if groups == 1 { *sums + *sums.add(1) } else { *sums.add(g) };
-                    (*args.scale.add((row + n) * (k / STEP) + step), sum)
-                };
-                let shift = _mm256_set1_epi32(offset * sum);
-                let s_all = _mm256_set1_ps(s);
+                // SAFETY: row + n < n_rows; one scale per 32 columns.
+                let s_all = _mm256_set1_ps(unsafe { *args.scale.add(step * args.stride + row + n) });
+                if offset != 0 {
+                    // SAFETY: one sum per 16 columns.
+                    let sum = unsafe {
+                        let sums = args.sum.add(2 * step * args.stride + row + n);
+                        if groups == 1 { *sums + *sums.add(args.stride) } else { *sums.add(g * args.stride) }
+                    };
+                    let shift = _mm256_set1_epi32(offset * sum);
+                    isum[n] = isum[n].map(|isum| _mm256_sub_epi32(isum, shift));
+                }
                 for h in 0..2 {
-                    let f = _mm256_cvtepi32_ps(_mm256_sub_epi32(isum[n][h], shift));
-                    acc[n][h] = _mm256_fmadd_ps(f, _mm256_mul_ps(scale_w[h], s_all), acc[n][h]);
+                    acc[n][h] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(isum[n][h]), _mm256_mul_ps(scale_w[h], s_all), acc[n][h]);
                     if S::SCALES.has_min() {
-                        acc[n][h] = _mm256_fmadd_ps(minus_min[h], _mm256_set1_ps(s * sum as f32), acc[n][h]);
+                        // SAFETY: one value a group.
+                        let sum = unsafe {
+                            match groups {
+                                1 => *args.sum32.add(step * args.stride + row + n),
+                                _ => *args.sum16.add((2 * step + g) * args.stride + row + n),
+                            }
+                        };
+                        acc[n][h] = _mm256_fmadd_ps(minus_min[h], _mm256_set1_ps(sum), acc[n][h]);
                     }
                 }
             }

@@ -13,7 +13,7 @@ use std::arch::x86_64::*;
 const ROWS: usize = 8;
 
 /// How weights of a step become operands of `vpdpbusd`, known when the kernel is compiled.
-trait Weights {
+pub(super) trait Weights {
     /// Bytes of a step.
     const STEP_BYTES: usize;
     /// Added to what the layout's offset is, as the operand is shifted by it.
@@ -22,10 +22,10 @@ trait Weights {
     unsafe fn quads(q: *const u8) -> [__m512i; 8];
 }
 
-struct Nibble;
-struct NibbleIq4;
-struct Byte<const MAX: u8>;
-struct Signed;
+pub(super) struct Nibble;
+pub(super) struct NibbleIq4;
+pub(super) struct Byte<const MAX: u8>;
+pub(super) struct Signed;
 
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
@@ -102,15 +102,15 @@ impl Weights for Signed {
 }
 
 /// How scales are read, known when the kernel is compiled.
-trait ScaleKind {
+pub(super) trait ScaleKind {
     const SCALES: Scales;
     /// Scale and negated minimum of group `g`.
     unsafe fn load(sup: *const u8, step: *const u8, g: usize) -> (__m512, __m512);
 }
 
-struct F16<const MIN: bool>;
-struct Super<const GROUP: usize, const MIN: bool>;
-struct F32<const GROUP: usize, const MIN: bool>;
+pub(super) struct F16<const MIN: bool>;
+pub(super) struct Super<const GROUP: usize, const MIN: bool>;
+pub(super) struct F32<const GROUP: usize, const MIN: bool>;
 
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
@@ -199,25 +199,47 @@ impl<const GROUP: usize, const MIN: bool> ScaleKind for F32<GROUP, MIN> {
 
 super::int_kernels!();
 
-/// All rows of activations, eight at a time, then by powers of two.
-unsafe fn rows<W: Weights, S: ScaleKind>(args: &TileArgs, offset: i32) {
+/// All rows of activations.
+pub(super) unsafe fn rows<W: Weights, S: ScaleKind>(args: &TileArgs, offset: i32) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match offset + W::SHIFT {
+            0 => rows_shifted::<W, S, false>(args, 0),
+            shift => rows_shifted::<W, S, true>(args, shift),
+        }
+    }
+}
+
+/// Eight rows at a time, then by powers of two. `SHIFTS`: whether operands are shifted, by `shift`.
+unsafe fn rows_shifted<W: Weights, S: ScaleKind, const SHIFTS: bool>(args: &TileArgs, shift: i32) {
     let mut row = 0;
     while row < args.n_rows {
         // SAFETY: the caller's promise, and the rows remain.
         row += unsafe {
             match args.n_rows - row {
-                ROWS.. => tile::<W, S, ROWS>(args, row, offset),
-                4.. => tile::<W, S, 4>(args, row, offset),
-                2.. => tile::<W, S, 2>(args, row, offset),
-                _ => tile::<W, S, 1>(args, row, offset),
+                ROWS.. => tile::<W, S, ROWS, SHIFTS>(args, row, shift),
+                4.. => tile::<W, S, 4, SHIFTS>(args, row, shift),
+                2.. => tile::<W, S, 2, SHIFTS>(args, row, shift),
+                _ => tile::<W, S, 1, SHIFTS>(args, row, shift),
             }
         };
     }
 }
 
+/// Keeps sums of different rows beside each other in the instruction stream. A compiler that orders them row by row, which
+/// saves registers that aren't short, leaves chains too long for the processor's window.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
+fn in_this_order<const N: usize>(sums: &mut [__m512i; N]) {
+    for sum in sums {
+        // SAFETY: no instruction: it only pins the order.
+        unsafe { std::arch::asm!("/* {0} */", inout(zmm_reg) * sum, options(nomem, nostack, preserves_flags)) };
+    }
+}
+
 /// `N` rows of activations from `row` on; returns N.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
-unsafe fn tile<W: Weights, S: ScaleKind, const N: usize>(args: &TileArgs, row: usize, offset: i32) -> usize {
+unsafe fn tile<W: Weights, S: ScaleKind, const N: usize, const SHIFTS: bool>(args: &TileArgs, row: usize, shift: i32) -> usize {
     let k = args.k;
     let groups = S::SCALES.groups();
     let quads = 8 / groups;
@@ -244,18 +266,31 @@ unsafe fn tile<W: Weights, S: ScaleKind, const N: usize>(args: &TileArgs, row: u
                     let x = unsafe { x.add(n * k + step * STEP + 4 * j).cast::<i32>().read_unaligned() };
                     *isum = _mm512_dpbusd_epi32(*isum, quad, _mm512_set1_epi32(x));
                 }
+                in_this_order(&mut isum);
             }
             for (n, (acc, isum)) in acc.iter_mut().zip(isum).enumerate() {
-                // SAFETY: row + n < n_rows; one scale per 32 columns, one sum per 16.
-                let (s, sum) = unsafe {
-                    let sums = args.sum.add((row + n) * (k / 16) + step * 2);
-                    let sum = if groups == 1 { *sums + *sums.add(1) } else { *sums.add(g) };
-                    (*args.scale.add((row + n) * (k / STEP) + step), sum)
+                // SAFETY: row + n < n_rows; one scale per 32 columns.
+                let s = unsafe { *args.scale.add(step * args.stride + row + n) };
+                let isum = if !SHIFTS {
+                    isum
+                } else {
+                    // SAFETY: one sum per 16 columns.
+                    let sum = unsafe {
+                        let sums = args.sum.add(2 * step * args.stride + row + n);
+                        if groups == 1 { *sums + *sums.add(args.stride) } else { *sums.add(g * args.stride) }
+                    };
+                    _mm512_sub_epi32(isum, _mm512_set1_epi32(shift * sum))
                 };
-                let f = _mm512_cvtepi32_ps(_mm512_sub_epi32(isum, _mm512_set1_epi32((offset + W::SHIFT) * sum)));
-                *acc = _mm512_fmadd_ps(f, _mm512_mul_ps(scale_w, _mm512_set1_ps(s)), *acc);
+                *acc = _mm512_fmadd_ps(_mm512_cvtepi32_ps(isum), _mm512_mul_ps(scale_w, _mm512_set1_ps(s)), *acc);
                 if S::SCALES.has_min() {
-                    *acc = _mm512_fmadd_ps(minus_min, _mm512_set1_ps(s * sum as f32), *acc);
+                    // SAFETY: one value a group.
+                    let sum = unsafe {
+                        match groups {
+                            1 => *args.sum32.add(step * args.stride + row + n),
+                            _ => *args.sum16.add((2 * step + g) * args.stride + row + n),
+                        }
+                    };
+                    *acc = _mm512_fmadd_ps(minus_min, _mm512_set1_ps(sum), *acc);
                 }
             }
         }

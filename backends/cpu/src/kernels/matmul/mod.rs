@@ -68,13 +68,17 @@ macro_rules! int_kernels {
 use int_kernels;
 
 #[cfg(target_arch = "x86_64")]
+mod amx;
+#[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 mod scalar;
 
 use crate::isa::Isa;
-use crate::pack::Layout;
+use crate::pack::{Layout, TILE};
+use selvedge_core::ops::Act8Layout;
+use std::ops::Range;
 
 /// Operands of a kernel. The caller guarantees (placement, packing and pool do): `w` is a tile of the kernel's layout and
 /// `k` columns; activations hold `n_rows` rows of `k` columns; `out` takes `n_rows * 16` floats, row by row.
@@ -88,14 +92,72 @@ pub(crate) struct TileArgs {
     pub n_rows: usize,
     /// `[n_rows, k]` 8-bit activations, or null for float weights.
     pub q: *const i8,
-    /// `[n_rows, k / 32]` their scales.
+    /// Distance of the scales and sums of one group of columns from those of the next, elements.
+    pub stride: usize,
+    /// `[k / 32, stride]` their scales.
     pub scale: *const f32,
-    /// `[n_rows, k / 16]` their sums.
+    /// `[k / 16, stride]` their sums.
     pub sum: *const i32,
+    /// `[k / 32, stride]` scale times sum.
+    pub sum32: *const f32,
+    /// `[k / 16, stride]` scale times sum.
+    pub sum16: *const f32,
     /// `[n_rows, k]` float activations, or null for integer weights.
     pub x: *const f32,
     /// `[n_rows, 16]`
     pub out: *mut f32,
+    /// Memory of the calling thread, [`Kernel::scratch`] bytes, aligned to a cache line.
+    pub scratch: *mut u8,
+}
+
+impl TileArgs {
+    /// Some rows of activations that lie at `x`: in the given layout for integer weights, as floats
+    /// otherwise.
+    ///
+    /// # Safety
+    /// The activations hold those rows of `k` columns.
+    pub(crate) unsafe fn new(
+        w: *const u8,
+        k: usize,
+        x: *const u8,
+        act: &Act8Layout,
+        rows: Range<usize>,
+        out: *mut f32,
+        scratch: *mut u8,
+    ) -> TileArgs {
+        // SAFETY: the caller's promise; a kernel reads the parts that its layout has and no others.
+        let part = |offset: usize| unsafe { x.add(offset) };
+        let whole = TileArgs {
+            w,
+            k,
+            n_rows: rows.end,
+            q: part(act.q).cast(),
+            stride: act.n_rows,
+            scale: part(act.scale).cast(),
+            sum: part(act.sum).cast(),
+            sum32: part(act.sum32).cast(),
+            sum16: part(act.sum16).cast(),
+            x: x.cast(),
+            out: out.wrapping_sub(rows.start * TILE),
+            scratch,
+        };
+        whole.skip_rows(rows.start)
+    }
+
+    /// The same without the first `row` rows.
+    pub(crate) fn skip_rows(&self, row: usize) -> TileArgs {
+        TileArgs {
+            n_rows: self.n_rows - row,
+            q: self.q.wrapping_add(row * self.k),
+            scale: self.scale.wrapping_add(row),
+            sum: self.sum.wrapping_add(row),
+            sum32: self.sum32.wrapping_add(row),
+            sum16: self.sum16.wrapping_add(row),
+            x: self.x.wrapping_add(row * self.k),
+            out: self.out.wrapping_add(row * TILE),
+            ..*self
+        }
+    }
 }
 
 /// A kernel.
@@ -113,35 +175,51 @@ pub(crate) struct Kernel {
     pub takes: fn(Layout) -> bool,
     /// Instruction set that it needs.
     pub isa: Isa,
+    /// Rows of activations from which it pays.
+    pub min_rows: usize,
+    /// Bytes of scratch that it needs for so many columns.
+    pub scratch: fn(usize) -> usize,
     /// The code.
     pub run: TileFn,
 }
 
 /// All kernels, best last.
 pub(crate) const KERNELS: &[Kernel] = &[
-    Kernel { name: "matmul_any_scalar", takes: |_| true, isa: Isa::Scalar, run: scalar::run },
+    row("matmul_any_scalar", |_| true, Isa::Scalar, scalar::run),
     #[cfg(target_arch = "x86_64")]
-    Kernel { name: "matmul_int_avx2", takes: avx2::takes_int, isa: Isa::Avx2, run: avx2::run_int },
+    row("matmul_int_avx2", avx2::takes_int, Isa::Avx2, avx2::run_int),
     #[cfg(target_arch = "x86_64")]
-    Kernel { name: "matmul_float_avx2", takes: |layout| !layout.act8(), isa: Isa::Avx2, run: avx2::run_float },
+    row("matmul_float_avx2", |layout| !layout.act8(), Isa::Avx2, avx2::run_float),
     #[cfg(target_arch = "x86_64")]
-    Kernel { name: "matmul_int_avx512vnni", takes: avx512::takes_int, isa: Isa::Avx512Vnni, run: avx512::run_int },
+    row("matmul_int_avx512vnni", avx512::takes_int, Isa::Avx512Vnni, avx512::run_int),
     #[cfg(target_arch = "x86_64")]
-    Kernel { name: "matmul_float_avx512", takes: |layout| !layout.act8(), isa: Isa::Avx512Vnni, run: avx512::run_float },
+    row("matmul_float_avx512", |layout| !layout.act8(), Isa::Avx512Vnni, avx512::run_float),
+    #[cfg(target_arch = "x86_64")]
+    Kernel { min_rows: 16, scratch: amx::scratch_bytes, ..row("matmul_int_amx", amx::takes_int, Isa::Amx, amx::run_int) },
 ];
 
-/// The best kernel for a layout up to an instruction set.
-pub(crate) fn select(layout: Layout, isa: Isa) -> Kernel {
-    *KERNELS.iter().rfind(|k| k.isa <= isa && (k.takes)(layout)).unwrap_or(&KERNELS[0])
+/// A row for any number of activations, without scratch.
+const fn row(name: &'static str, takes: fn(Layout) -> bool, isa: Isa, run: TileFn) -> Kernel {
+    Kernel { name, takes, isa, min_rows: 1, scratch: |_| 0, run }
+}
+
+/// The best kernel for a layout and a number of rows up to an instruction set.
+pub(crate) fn select(layout: Layout, isa: Isa, n_rows: usize) -> Kernel {
+    *KERNELS.iter().rfind(|k| k.isa <= isa && k.min_rows <= n_rows && (k.takes)(layout)).unwrap_or(&KERNELS[0])
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::kernels::element::scalar as element;
-    use crate::pack::{Packed, TILE, pack_row, pack_tile};
-    use selvedge_core::ops::{Act8Layout, WeightDecl, WeightId, WeightRows};
+    use crate::pack::{Packed, pack_row, pack_tile};
+    use selvedge_core::ops::{WeightDecl, WeightId, WeightRows};
     use selvedge_gguf::TensorType;
+
+    /// A cache line.
+    #[derive(Clone)]
+    #[repr(align(64))]
+    struct Line(#[allow(dead_code, reason = "memory for kernels")] [u8; 64]);
 
     struct Rng(u64);
 
@@ -207,11 +285,9 @@ mod tests {
                 let act = Act8Layout::new(n_rows, k);
                 let mut a8 = vec![0_u64; act.n_bytes.div_ceil(8)];
                 let a8 = a8.as_mut_ptr().cast::<u8>();
-                for r in 0..n_rows {
-                    // SAFETY: the buffer has the layout's size.
-                    let ok = unsafe { element::quantize_row(&x[r * k..][..k], a8, &act, r, k) };
-                    assert!(ok);
-                }
+                // SAFETY: the buffer has the layout's size.
+                let quantized = |rows| unsafe { element::quantize_rows(x.as_ptr(), a8, &act, rows, k) };
+                assert!((0..n_rows).step_by(8).all(|row| quantized(row..(row + 8).min(n_rows))));
                 for tile in 0..packed.n_tiles() {
                     let mut w = vec![0; packed.tile_bytes()];
                     if pack_tile(&row, &decl, rows, &tensor, tile, &mut w).is_err() {
@@ -220,26 +296,19 @@ mod tests {
                         continue;
                     }
                     let run = |kernel: &Kernel| {
+                        let mut scratch = vec![Line([0xa5; 64]); (kernel.scratch)(k).div_ceil(64)];
                         let mut out = vec![f32::NAN; n_rows * TILE];
-                        let act8 = row.layout.act8();
-                        let args = TileArgs {
-                            w: w.as_ptr(),
-                            k,
-                            n_rows,
-                            q: a8.cast(),
-                            // SAFETY: the offsets lie inside the buffer.
-                            scale: unsafe { a8.add(act.scale) }.cast(),
-                            // SAFETY: likewise.
-                            sum: unsafe { a8.add(act.sum) }.cast(),
-                            x: if act8 { std::ptr::null() } else { x.as_ptr() },
-                            out: out.as_mut_ptr(),
+                        let activations = if row.layout.act8() { a8.cast_const() } else { x.as_ptr().cast() };
+                        // SAFETY: either buffer holds n_rows rows.
+                        let args = unsafe {
+                            TileArgs::new(w.as_ptr(), k, activations, &act, 0..n_rows, out.as_mut_ptr(), scratch.as_mut_ptr().cast())
                         };
                         // SAFETY: the operands have the sizes of `TileArgs`, and the machine has the instruction set.
                         unsafe { (kernel.run)(&args, row.layout) };
                         out
                     };
                     let want = run(&KERNELS[0]);
-                    for kernel in KERNELS.iter().filter(|k| k.isa.is_available() && (k.takes)(row.layout)) {
+                    for kernel in KERNELS.iter().filter(|k| k.isa.enable() && (k.takes)(row.layout)) {
                         let got = run(kernel);
                         for (i, (w, g)) in want.iter().zip(&got).enumerate() {
                             assert_eq!(w.to_bits(), g.to_bits(), "{} {ty} {n_out}x{k} rows {n_rows} output {i}: {w} {g}", kernel.name);

@@ -18,14 +18,20 @@ pub(super) unsafe fn run(args: &TileArgs, layout: Layout) {
     match layout {
         Layout::Int { quant, scales } => {
             // SAFETY: the caller's promise covers the activations.
-            let (q, scale, sum) = unsafe {
+            let (q, scale) = unsafe {
                 (
                     std::slice::from_raw_parts(args.q, args.n_rows * args.k),
-                    std::slice::from_raw_parts(args.scale, args.n_rows * (args.k / STEP)),
-                    std::slice::from_raw_parts(args.sum, args.n_rows * (args.k / 16)),
+                    std::slice::from_raw_parts(args.scale, (args.k / STEP - 1) * args.stride + args.n_rows),
                 )
             };
-            int(tile, args.k, quant, scales, q, scale, sum, out);
+            // SAFETY: likewise, one value a group.
+            let sum = unsafe {
+                match scales.groups() {
+                    1 => std::slice::from_raw_parts(args.sum32, (args.k / STEP - 1) * args.stride + args.n_rows),
+                    _ => std::slice::from_raw_parts(args.sum16, (args.k / 16 - 1) * args.stride + args.n_rows),
+                }
+            };
+            int(tile, (args.k, args.stride), quant, scales, q, scale, sum, out);
         }
         Layout::F32 | Layout::F16 | Layout::Bf16 => {
             // SAFETY: the caller's promise covers the activations.
@@ -85,7 +91,7 @@ fn unpack(q: &[u8], quant: Quant) -> [[i32; STEP]; TILE] {
 }
 
 #[allow(clippy::too_many_arguments, reason = "the operands of one product, taken apart into checked slices")]
-fn int(tile: &[u8], k: usize, quant: Quant, scales: Scales, q: &[i8], scale: &[f32], sum: &[i32], out: &mut [f32]) {
+fn int(tile: &[u8], (k, stride): (usize, usize), quant: Quant, scales: Scales, q: &[i8], scale: &[f32], sum: &[f32], out: &mut [f32]) {
     let groups = scales.groups();
     let group = STEP / groups;
     let step_bytes = quant.step_bytes() + scales.step_bytes();
@@ -116,12 +122,11 @@ fn int(tile: &[u8], k: usize, quant: Quant, scales: Scales, q: &[i8], scale: &[f
                 for (row, out) in out.chunks_exact_mut(TILE).enumerate() {
                     let x = &q[row * k + step * STEP + g * group..][..group];
                     let isum: i32 = w[r][g * group..][..group].iter().zip(x).map(|(&w, &x)| w * i32::from(x)).sum();
-                    let s = scale[row * (k / STEP) + step];
+                    let s = scale[step * stride + row];
                     let acc = &mut out[r];
                     *acc = (isum as f32).mul_add(scale_w * s, *acc);
                     if scales.has_min() {
-                        let sums = &sum[row * (k / 16) + (step * STEP + g * group) / 16..][..group / 16];
-                        *acc = minus_min.mul_add(s * sums.iter().sum::<i32>() as f32, *acc);
+                        *acc = minus_min.mul_add(sum[(step * groups + g) * stride + row], *acc);
                     }
                 }
             }
