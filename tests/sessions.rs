@@ -591,8 +591,11 @@ fn a_cancel_before_after_and_twice_is_harmless() {
 }
 
 /// Cancels at moments that nobody chose, until the reply is done: it is what it would have been.
-fn check_random_cancels(model: &Model, prompt: &[TokenId], n: usize, longest: Duration, rounds: usize) {
+fn check_random_cancels(model: &Model, prompt: &[TokenId], n: usize, rounds: usize) {
+    let start = Instant::now();
     let expected = complete(&mut model.session().unwrap(), prompt, &greedy(n));
+    // Moments all over the whole reply, however fast the machine is.
+    let longest = start.elapsed();
     let mut session = model.session().unwrap();
     let mut x = 1_u64;
     let mut n_cancelled = 0;
@@ -631,9 +634,9 @@ fn check_random_cancels(model: &Model, prompt: &[TokenId], n: usize, longest: Du
 #[test]
 fn cancels_at_random_moments_change_nothing() {
     let Some(path) = windowed() else { return };
-    check_random_cancels(&small(512).open(&path), &tiny_tokens(400, 7), 12, Duration::from_millis(60), 15);
+    check_random_cancels(&small(512).open(&path), &tiny_tokens(400, 7), 12, 15);
     let Some(path) = real_model(SMOLLM2) else { return };
-    check_random_cancels(&Setup { chunk: 16, ..small(256) }.open(&path), &synthetic(100, None), 6, Duration::from_millis(1500), 2);
+    check_random_cancels(&Setup { chunk: 16, ..small(256) }.open(&path), &synthetic(100, None), 6, 4);
 }
 
 /// Case 24: how long after a cancel the call may still run: 50 ms or one layer, five times that for a machine with other
