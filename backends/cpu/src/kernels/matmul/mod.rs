@@ -83,6 +83,7 @@ use std::ops::Range;
 /// Operands of a kernel. The caller guarantees (placement, packing and pool do): `w` is a tile of the kernel's layout and
 /// `k` columns; activations hold `n_rows` rows of `k` columns; `out` takes `n_rows * 16` floats, row by row.
 #[derive(Debug, Clone, Copy)]
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "some operands are for vector rows alone"))]
 pub(crate) struct TileArgs {
     /// The tile.
     pub w: *const u8,
