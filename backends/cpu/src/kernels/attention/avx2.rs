@@ -8,12 +8,12 @@ use std::arch::x86_64::*;
 
 vector_kernels!(Avx2, "avx2,fma,f16c", "attention_avx2", 4 3 2 1);
 
-struct Avx2;
+pub(super) struct Avx2;
 
 /// The last steps of the tree of [`selvedge_core::math::lanes`]: eight lanes to four, two and one.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) fn tree_of_8(x: __m256) -> f32 {
+fn tree_of_8(x: __m256) -> f32 {
     let x4 = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps::<1>(x));
     let x2 = _mm_add_ps(x4, _mm_movehl_ps(x4, x4));
     _mm_cvtss_f32(_mm_add_ss(x2, _mm_movehdup_ps(x2)))
@@ -22,7 +22,7 @@ pub(super) fn tree_of_8(x: __m256) -> f32 {
 /// The same of maxima. The instruction gives its second operand where the first isn't greater.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) fn tree_larger_of_8(x: __m256) -> f32 {
+fn tree_larger_of_8(x: __m256) -> f32 {
     let x4 = _mm_max_ps(_mm256_extractf128_ps::<1>(x), _mm256_castps256_ps128(x));
     let x2 = _mm_max_ps(_mm_movehl_ps(x4, x4), x4);
     _mm_cvtss_f32(_mm_max_ss(_mm_movehdup_ps(x2), x2))

@@ -1,6 +1,6 @@
 //! AVX-512 rows: sixteen floats in a register.
 
-use super::avx2::{tree_larger_of_8, tree_of_8};
+use super::avx2::Avx2;
 use super::vector::{self, Vector, vector_kernels};
 use super::{AttentionKernels, BlockArgs, Query, finish_body, merge_body, scalar};
 use selvedge_core::kv::KvElem;
@@ -48,13 +48,13 @@ impl Vector for Avx512 {
     }
     #[inline(always)]
     unsafe fn tree(lanes: &[f32; N_LANE]) -> f32 {
-        // SAFETY: eight floats each.
-        unsafe { tree_of_8(_mm256_add_ps(_mm256_loadu_ps(lanes.as_ptr()), _mm256_loadu_ps(lanes.as_ptr().add(8)))) }
+        // SAFETY: a machine with AVX-512 has AVX2.
+        unsafe { Avx2::tree(lanes) }
     }
     #[inline(always)]
     unsafe fn tree_larger(lanes: &[f32; N_LANE]) -> f32 {
-        // SAFETY: eight floats each.
-        unsafe { tree_larger_of_8(_mm256_max_ps(_mm256_loadu_ps(lanes.as_ptr().add(8)), _mm256_loadu_ps(lanes.as_ptr()))) }
+        // SAFETY: likewise.
+        unsafe { Avx2::tree_larger(lanes) }
     }
     #[inline(always)]
     unsafe fn store(to: *mut f32, x: __m512) {
