@@ -105,6 +105,7 @@ impl PlanArgs {
             output::lines(&table(&planned, self.explain))?;
         }
         if self.explain {
+            planned.backends.iter().filter_map(|backend| backend.info().remark).for_each(|remark| output::note(&remark));
             warn(TextModel::from_metadata(&planned.file.gguf()?.metadata)?.tokenizer());
         }
         // What loading would refuse is no success here either; the plan says what would fit.

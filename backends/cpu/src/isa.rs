@@ -54,6 +54,15 @@ impl Isa {
     }
 }
 
+/// What is to be said of an instruction set that was chosen among the available ones.
+pub(crate) fn remark(chosen: Isa, available: &[Isa]) -> Option<String> {
+    let best = available.iter().copied().max().unwrap_or(Isa::Scalar);
+    if chosen == Isa::Scalar && best == Isa::Scalar {
+        return Some("this processor has none of the vector instructions that kernels are written for: results are right, and slow".into());
+    }
+    (chosen < best).then(|| format!("the system refuses the registers of {}: {} is used", best.name(), chosen.name()))
+}
+
 /// Detection on x86-64. The standard library's knows no AMX, and can't be shown a machine that isn't there.
 #[cfg(target_arch = "x86_64")]
 mod x86 {
@@ -216,6 +225,10 @@ mod tests {
         }
         assert!(Isa::available().contains(&Isa::Scalar));
         assert!(Isa::best().enable());
+        assert_eq!(remark(Isa::Amx, &[Isa::Scalar, Isa::Avx2, Isa::Avx512Vnni, Isa::Amx]), None);
+        let refused = remark(Isa::Avx512Vnni, &[Isa::Scalar, Isa::Avx2, Isa::Avx512Vnni, Isa::Amx]).unwrap();
+        assert!(refused.contains("refuses the registers of amx: avx512vnni is used"), "{refused}");
+        assert!(remark(Isa::Scalar, &[Isa::Scalar]).unwrap().contains("slow"));
         assert_eq!(Isa::from_name("sse9"), None);
     }
 }

@@ -27,19 +27,22 @@ use std::sync::Arc;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CpuBackend {
     isa: Isa,
+    /// Whether the instruction set was chosen here.
+    automatic: bool,
     n_threads: usize,
 }
 
 impl CpuBackend {
     /// `isa`: `None` takes the best there is. `n_threads`: 0 takes what the system allows; at most [`MAX_THREADS`].
     pub fn new(isa: Option<Isa>, n_threads: usize) -> Result<CpuBackend, BackendError> {
+        let automatic = isa.is_none();
         let isa = isa.unwrap_or_else(Isa::best);
         if !isa.enable() {
             let available = Isa::available().iter().map(|i| i.name()).collect::<Vec<_>>().join(", ");
             return Err(BackendError::Isa { wanted: isa.name().into(), available });
         }
         let n_threads = if n_threads == 0 { selvedge_core::os::default_threads() } else { n_threads };
-        Ok(CpuBackend { isa, n_threads: n_threads.min(MAX_THREADS) })
+        Ok(CpuBackend { isa, automatic, n_threads: n_threads.min(MAX_THREADS) })
     }
 
     /// Instruction set in use.
@@ -53,7 +56,8 @@ const STACK_TOUCHED: usize = 16 << 10;
 
 impl Backend for CpuBackend {
     fn info(&self) -> BackendInfo {
-        BackendInfo { name: "cpu", device: self.isa.name().into(), n_threads: self.n_threads }
+        let remark = self.automatic.then(|| isa::remark(self.isa, &Isa::available())).flatten();
+        BackendInfo { name: "cpu", device: self.isa.name().into(), n_threads: self.n_threads, remark }
     }
 
     fn supports(&self, graph: &VerifiedGraph, node: NodeId, n_rows: usize) -> Support {

@@ -28,6 +28,8 @@ pub struct BackendInfo {
     pub device: String,
     /// Threads that run a step.
     pub n_threads: usize,
+    /// Why it isn't as fast as one might expect, where there is a reason.
+    pub remark: Option<String>,
 }
 
 /// Answer to whether a backend can run a node.

@@ -12,7 +12,7 @@ pub struct NullBackend;
 
 impl Backend for NullBackend {
     fn info(&self) -> BackendInfo {
-        BackendInfo { name: "null", device: "none".into(), n_threads: 0 }
+        BackendInfo { name: "null", device: "none".into(), n_threads: 0, remark: None }
     }
 
     fn supports(&self, _graph: &VerifiedGraph, _node: NodeId, _n_rows: usize) -> Support {

@@ -51,7 +51,7 @@ impl ReadWeights for Decoded<'_> {
 
 impl Backend for ReferenceBackend {
     fn info(&self) -> BackendInfo {
-        BackendInfo { name: "reference", device: "f32".into(), n_threads: self.n_threads }
+        BackendInfo { name: "reference", device: "f32".into(), n_threads: self.n_threads, remark: None }
     }
 
     fn supports(&self, graph: &VerifiedGraph, node: NodeId, n_rows: usize) -> Support {

@@ -127,7 +127,7 @@ mod tests {
 
     impl Backend for Priced {
         fn info(&self) -> BackendInfo {
-            BackendInfo { name: self.name, device: "test".into(), n_threads: 1 }
+            BackendInfo { name: self.name, device: "test".into(), n_threads: 1, remark: None }
         }
         fn supports(&self, graph: &VerifiedGraph, node: NodeId, _n_rows: usize) -> Support {
             let product = matches!(graph.nodes[node.0 as usize].op, Op::MatMul(_));
