@@ -48,8 +48,9 @@ fn check_everywhere(path: &Path, name: &str, tokens: &[TokenId], isas: &[&'stati
     }
 }
 
-/// Each thread count with several chunks.
-const MANY_WAYS: [(usize, usize); 7] = [(1, 1), (1, 7), (1, 512), (2, 1), (2, 64), (3, 7), (3, 512)];
+/// All threads with all chunks.
+const ALL_WAYS: [(usize, usize); 12] =
+    [(1, 1), (1, 7), (1, 64), (1, 512), (2, 1), (2, 7), (2, 64), (2, 512), (3, 1), (3, 7), (3, 64), (3, 512)];
 /// Each thread count and each chunk at least once.
 const SOME_WAYS: [(usize, usize); 4] = [(1, 512), (2, 64), (3, 7), (2, 1)];
 
@@ -57,13 +58,13 @@ const SOME_WAYS: [(usize, usize); 4] = [(1, 512), (2, 64), (3, 7), (2, 1)];
 fn smollm2_has_the_same_bits_for_all_threads_and_chunks() {
     let Some(path) = real_model(SMOLLM2) else { return };
     let best = Isa::best().name();
-    check_everywhere(&path, "smollm2-64", &synthetic(64, None), &[best], &MANY_WAYS);
+    check_everywhere(&path, "smollm2-64", &synthetic(64, None), &[best], &ALL_WAYS);
 }
 
 #[test]
 fn smollm2_has_the_same_bits_on_all_instruction_sets() {
     let Some(path) = real_model(SMOLLM2) else { return };
-    check_everywhere(&path, "smollm2-64", &synthetic(64, None), &isas(), &[(2, 64)]);
+    check_everywhere(&path, "smollm2-64", &synthetic(64, None), &isas(), &[(2, 64), (1, 7)]);
 }
 
 #[test]
@@ -100,9 +101,7 @@ fn tiny_models_have_the_same_bits_everywhere() {
     let mut wrong = Vec::new();
     for path in &paths {
         for isa in isas() {
-            // The scalar kernels are slow, and have no ways of their own.
-            let ways = [(2, 64), (3, 7), (1, 150), (2, 1)];
-            for &(n_threads, chunk) in &ways[..if isa == Isa::Scalar.name() { 2 } else { 4 }] {
+            for (n_threads, chunk) in [(1, 150), (2, 1), (3, 7), (2, 64)] {
                 let setup = Setup { isa: Some(isa), n_threads, n_ctx: 150, chunk, ..Setup::default() };
                 let found = hash(&mut setup.engine(path), &tokens, chunk, &(0..150));
                 if found != known(&stem(path)) {

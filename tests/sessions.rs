@@ -89,7 +89,7 @@ fn ids_that_end_a_turn_end_the_reply() {
     for (name, stops, expected) in [(GEMMA, &["<eos>", "<end_of_turn>"][..], [1, 106]), (SMOLLM2, &["<|im_end|>", "<|endoftext|>"], [2, 0])]
     {
         let Some(path) = real_model(name) else { return };
-        let model = small(32).open(&path);
+        let model = small(64).open(&path);
         for (spelling, id) in stops.iter().zip(expected) {
             assert_eq!(model.tokenizer().special_id(spelling), Some(TokenId(id)), "{name}: {spelling}");
             assert!(model.tokenizer().is_stop(TokenId(id)), "{name}: {spelling} ends a turn");
@@ -107,9 +107,9 @@ fn ids_that_end_a_turn_end_the_reply() {
         // Asked for, it is a token like any other, and the limit ends the reply.
         let reply = complete(&mut session, &prompt, &GenerateOptions { max_tokens: Some(3), ignore_stop_ids: true, ..options.clone() });
         assert_eq!((reply.stats.finish, reply.ids), (Finish::Length, vec![stop; 3]), "{name}");
-        // Without a limit the context ends it: 32 positions, and one token more that nothing follows.
+        // Without a limit the context ends it: 64 positions, and one token more that nothing follows.
         let reply = complete(&mut session, &prompt, &GenerateOptions { ignore_stop_ids: true, ..options });
-        assert_eq!((reply.stats.finish, reply.stats.n_tokens), (Finish::Context, 32 - prompt.len() + 1), "{name}");
+        assert_eq!((reply.stats.finish, reply.stats.n_tokens), (Finish::Context, 64 - prompt.len() + 1), "{name}");
     }
 }
 
@@ -218,14 +218,14 @@ fn check_stop_windows(model: &Model, prompt: &[TokenId], n: usize, every: usize)
             n_checked += 1;
         }
     }
-    assert!(n_checked >= 18, "{n_checked} stop texts");
+    assert!(n_checked > 20, "{n_checked} stop texts");
 }
 
 #[test]
 fn stop_texts_cut_smollm2_where_they_first_occur() {
     let Some(path) = real_model(SMOLLM2) else { return };
     let model = small(256).open(&path);
-    check_stop_windows(&model, &text_ids(&model, "A B C D E F G H I J K"), 24, 11);
+    check_stop_windows(&model, &text_ids(&model, "A B C D E F G H I J K"), 24, 6);
 }
 
 #[test]
@@ -344,7 +344,7 @@ fn logit_bias_bans_and_forces() {
 fn a_seed_gives_the_same_reply() {
     let Some(path) = real_model(SMOLLM2) else { return };
     let prompt = synthetic(200, None);
-    let seeded = |seed: Option<u64>| GenerateOptions { sampling: SamplingParams { seed, ..SamplingParams::default() }, ..greedy(16) };
+    let seeded = |seed: Option<u64>| GenerateOptions { sampling: SamplingParams { seed, ..SamplingParams::default() }, ..greedy(24) };
     let model = Setup { n_ctx: 320, max_wanted: 1, ..Setup::default() }.open(&path);
     let mut session = model.session().unwrap();
     let first = complete(&mut session, &prompt, &seeded(Some(7)));
@@ -369,7 +369,7 @@ fn a_seed_gives_the_same_reply() {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             while !stop.load(Ordering::Relaxed) {
-                complete(&mut busy, &prompt[180..], &seeded(None));
+                complete(&mut busy, &prompt[50..], &seeded(None));
             }
         });
         let beside = complete(&mut model.session().unwrap(), &prompt, &seeded(Some(7)));
@@ -460,7 +460,7 @@ fn a_rewind_past_the_window_is_computed_again() {
 #[test]
 fn a_rewind_past_gemmas_window_is_computed_again() {
     let Some(path) = real_model(GEMMA) else { return };
-    check_window(&path, small(1024), &synthetic(850, Some(2)), &[(100, false)]);
+    check_window(&path, Setup { n_ctx: 1024, chunk: 128, ..small(0) }, &synthetic(1000, Some(2)), &[(150, false), (960, true)]);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -634,7 +634,7 @@ fn check_random_cancels(model: &Model, prompt: &[TokenId], n: usize, rounds: usi
 #[test]
 fn cancels_at_random_moments_change_nothing() {
     let Some(path) = windowed() else { return };
-    check_random_cancels(&small(512).open(&path), &tiny_tokens(400, 7), 12, 15);
+    check_random_cancels(&small(512).open(&path), &tiny_tokens(400, 7), 12, 25);
     let Some(path) = real_model(SMOLLM2) else { return };
     check_random_cancels(&Setup { chunk: 16, ..small(256) }.open(&path), &synthetic(100, None), 6, 4);
 }
