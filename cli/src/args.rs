@@ -2,12 +2,13 @@
 
 use crate::error::{CliError, Result};
 use crate::models;
+use crate::os;
 use crate::output;
 use crate::progress::{Progress, Unit};
 use clap::{Args, ValueEnum};
 use selvedge::{
-    BackendOptions, CancelToken, GenerateOptions, KvElem, LoadStage, LoadedModel, Mirostat, Model, ModelOptions, PlanOptions, REGISTRY,
-    SamplerError, SamplingParams, Stage, TokenId, Tokenizer,
+    BackendOptions, CancelToken, GenerateOptions, KvElem, LoadStage, LoadedModel, Mirostat, Model, ModelOptions, PackOptions, PlanOptions,
+    REGISTRY, SamplerError, SamplingParams, Stage, TokenId, Tokenizer, Weights,
 };
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -35,12 +36,11 @@ pub(crate) struct ModelArgs {
     /// Anonymous memory that must not be exceeded: 512M, 2G, 1.5GiB, or plain bytes
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     budget: Option<u64>,
-    /// How packed weights are held
+    /// How packed weights are held: in memory, in a mapped file, or what fits the machine
     #[arg(long, value_name = "MODE", default_value = "auto")]
-    weights: Weights,
-    /// Where packed weights are kept
-    #[arg(long, value_name = "DIR", hide = true)]
-    pack_dir: Option<PathBuf>,
+    weights: WeightsMode,
+    #[command(flatten)]
+    packs: PackArgs,
     /// Look at every number in the file before use
     #[arg(long)]
     validate: bool,
@@ -66,35 +66,52 @@ impl FileArgs {
     }
 }
 
-/// How packed weights are held.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Weights {
-    /// What fits the machine
-    Auto,
-    /// In anonymous memory
-    Resident,
-    /// In a mapped file
-    #[value(hide = true)]
-    Mapped,
+/// Where packed weights are kept.
+#[derive(Debug, Args)]
+pub(crate) struct PackArgs {
+    /// Where packed weights are kept; an empty name: nowhere [default: a folder of the user's cache]
+    #[arg(long, value_name = "DIR")]
+    pack_dir: Option<PathBuf>,
 }
 
-const NO_CACHE: &str =
-    "packed weights can't be kept in a file yet, they are packed in memory at every load: leave out --pack-dir and --weights mapped";
+impl PackArgs {
+    /// The folder.
+    pub(crate) fn dir(&self) -> Option<PathBuf> {
+        match &self.pack_dir {
+            Some(dir) => Some(dir.clone()).filter(|dir| !dir.as_os_str().is_empty()),
+            None => os::packs_dir(),
+        }
+    }
+}
+
+/// How packed weights are held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum WeightsMode {
+    /// What fits the machine
+    Auto,
+    /// In memory, in huge pages where there are any
+    Resident,
+    /// In a mapped file
+    Mapped,
+}
 
 impl ModelArgs {
     /// The library's options.
     pub(crate) fn options(&self) -> Result<ModelOptions> {
-        if self.weights == Weights::Mapped || self.pack_dir.is_some() {
-            return Err(CliError::NotYet(NO_CACHE));
-        }
+        let weights = match self.weights {
+            WeightsMode::Auto => Weights::Auto,
+            WeightsMode::Resident => Weights::Resident,
+            WeightsMode::Mapped => Weights::Mapped,
+        };
         Ok(ModelOptions {
-            plan: PlanOptions { n_ctx: self.n_ctx, kv: self.kv, budget: self.budget, ..PlanOptions::default() },
+            plan: PlanOptions { n_ctx: self.n_ctx, kv: self.kv, budget: self.budget, weights, ..PlanOptions::default() },
             backend: BackendOptions {
                 backend: self.backend.clone(),
                 isa: self.isa.clone(),
                 n_threads: self.threads.map_or(0, usize::from),
             },
             validate: self.validate,
+            packs: PackOptions { dir: self.packs.dir(), limit: None },
         })
     }
 
@@ -109,7 +126,7 @@ impl ModelArgs {
         let path = self.file.path()?;
         let mut progress = Progress::new("loading", Unit::Bytes);
         let mut tell = |stage, done, total| {
-            if stage == LoadStage::Weights {
+            if matches!(stage, LoadStage::Weights | LoadStage::Hash) {
                 progress.update(done, total);
             }
         };
@@ -119,6 +136,7 @@ impl ModelArgs {
         };
         progress.finish();
         let model = model?;
+        model.notes().iter().for_each(|note| output::note(note));
         if model.n_ctx() > model.n_ctx_train() && self.n_ctx.is_some() {
             output::note(&format!("the model was trained for {} positions, the context has {}", model.n_ctx_train(), model.n_ctx()));
         }
@@ -216,7 +234,7 @@ fn kv_elem(name: &str) -> std::result::Result<KvElem, String> {
 }
 
 /// Sizes with a unit. K, M, G, T and KiB to TiB are powers of 1024, kB to TB powers of 1000.
-fn bytes(text: &str) -> std::result::Result<u64, String> {
+pub(crate) fn bytes(text: &str) -> std::result::Result<u64, String> {
     const UNITS: [(&str, u64); 14] = [
         ("", 1),
         ("b", 1),

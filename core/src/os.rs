@@ -248,6 +248,34 @@ pub fn available_memory() -> Option<u64> {
     None
 }
 
+/// The largest file that this process may write, bytes; `None`: no limit. Writing beyond it would be a signal, not an error.
+pub fn file_size_limit() -> Option<u64> {
+    #[cfg(unix)]
+    {
+        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: the call fills the structure that it is given.
+        let known = unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit) } == 0;
+        (known && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur as u64)
+    }
+    #[cfg(not(unix))]
+    None
+}
+
+/// Name and version of the system's kernel; empty where it isn't told.
+pub fn kernel_release() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned()
+}
+
+/// Whether most of a mapped file is mapped in huge pages; `None` where the system doesn't tell.
+pub fn in_huge_pages(bytes: &[u8]) -> Option<bool> {
+    let maps = std::fs::read_to_string("/proc/self/smaps").ok()?;
+    let wanted = format!("{:x}-", bytes.as_ptr().addr());
+    let of_mapping = maps.lines().skip_while(|line| !line.starts_with(&wanted));
+    let kib: usize =
+        of_mapping.map(|line| line.strip_prefix("FilePmdMapped:")).find_map(|l| l)?.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib * 1024 * 2 > bytes.len())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -5,14 +5,14 @@ use crate::kernels::attention::{self, AttentionKernels, BlockArgs, MAX_QUERIES, 
 use crate::kernels::element::{self, ELEMENT_ROWS, Elements};
 use crate::kernels::matmul::{self, TileArgs};
 use crate::load::{PackPlan, key};
-use crate::pack::{Packed, TILE, pack_row};
+use crate::pack::{Packed, TILE, pack_row, unpack_row};
 use crate::pool::Pool;
-use selvedge_core::backend::{BackendError, CacheShape, Instance, StepIo, TensorSource};
+use selvedge_core::backend::{BackendError, CacheShape, Instance, PackBytes, StepIo, TensorSource};
 use selvedge_core::graph::{Node, ValueId, VerifiedGraph};
 use selvedge_core::ids::SeqId;
 use selvedge_core::kv::PAGE;
 use selvedge_core::ops::{Act8Layout, Attention, Elem, Epilogue, MatMul, Op, RowsDim, WeightId};
-use selvedge_core::os::{FloatEnv, Region, align_up};
+use selvedge_core::os::{ALIGN, FloatEnv, Region, align_up};
 use selvedge_core::place::{Placement, StepShape};
 use selvedge_core::step::Input;
 use std::ops::Range;
@@ -34,16 +34,51 @@ pub(crate) struct Model {
     pub graph: Arc<VerifiedGraph>,
     pub source: Arc<dyn TensorSource>,
     pub plan: PackPlan,
-    pub pack: Region,
     pub isa: Isa,
     pub n_threads: usize,
+    /// At least as long as the plan says, and aligned.
+    pack: PackBytes,
 }
 
 impl Model {
+    /// Checks once what the kernels rely on: that the packed bytes are there, and the rows of tables that aren't packed.
+    pub(crate) fn new(
+        graph: Arc<VerifiedGraph>,
+        nodes: Range<usize>,
+        source: Arc<dyn TensorSource>,
+        plan: PackPlan,
+        pack: PackBytes,
+        isa: Isa,
+        n_threads: usize,
+    ) -> Result<Model, BackendError> {
+        let wrong = |expected: String, found: String| Err(BackendError::Pack { expected, found });
+        if pack.bytes().len() < plan.n_bytes {
+            return wrong(format!("{} bytes", plan.n_bytes), format!("{} bytes", pack.bytes().len()));
+        }
+        if plan.n_bytes > 0 && !pack.bytes().as_ptr().addr().is_multiple_of(ALIGN) {
+            return wrong(format!("aligned to {ALIGN} bytes"), "not".into());
+        }
+        for node in &graph.nodes[nodes] {
+            let Op::Embed(embed) = &node.op else { continue };
+            let decl = &graph.weights[embed.weight.0 as usize];
+            let format = decl.ty.row();
+            let (need, found) = (decl.n_out * (decl.n_in / format.block_elems * format.block_bytes), source.tensor(&decl.tensor).len());
+            if plan.whole(&graph, embed.weight).is_none() && found < need {
+                return wrong(format!("{need} bytes of {} as it is", decl.tensor), format!("{found} bytes"));
+            }
+        }
+        Ok(Model { graph, source, plan, pack, isa, n_threads })
+    }
+
+    fn pack_ptr(&self) -> *const u8 {
+        self.pack.bytes().as_ptr()
+    }
+
     fn vector(&self, w: WeightId) -> &[f32] {
         let (offset, len) = self.plan.vectors.get(&w).copied().unwrap_or_default();
-        // SAFETY: the plan laid the vector out inside the pack, aligned; it was written while loading and never since.
-        unsafe { std::slice::from_raw_parts(self.pack.as_ptr().add(offset).cast(), len) }
+        // SAFETY: the plan laid the vector out inside the pack, aligned; its length was checked in `new`, and any bytes are
+        // floats.
+        unsafe { std::slice::from_raw_parts(self.pack_ptr().add(offset).cast(), len) }
     }
 }
 
@@ -228,12 +263,18 @@ impl CpuInstance {
                 let decl = &graph.weights[embed.weight.0 as usize];
                 let (format, d_model) = (decl.ty.row(), decl.n_in);
                 let row_bytes = d_model / format.block_elems * format.block_bytes;
-                let (table, out, rows) = (model.source.tensor(&decl.tensor), output(0), io.rows);
+                // Rows of a table that is packed as a matrix too come from there: the file may hold it in no other form.
+                let packed = model.plan.whole(graph, embed.weight);
+                let table = if packed.is_some() { &[] } else { model.source.tensor(&decl.tensor) };
+                let (out, rows) = (output(0), io.rows);
                 Self::for_rows(&mut self.pool, rows.len(), |row| {
                     let Input::Token(token) = rows[row].input else { return true };
                     // SAFETY: each task writes rows of its own.
                     let x = unsafe { std::slice::from_raw_parts_mut(arena.f32(out, row, d_model), d_model) };
-                    if let Some(decode) = format.decode {
+                    if let Some(packed) = packed {
+                        let at = packed.offset + token.0 as usize / TILE * packed.tile_bytes();
+                        unpack_row(&model.pack.bytes()[at..][..packed.tile_bytes()], packed.layout, token.0 as usize % TILE, x);
+                    } else if let Some(decode) = format.decode {
                         decode(&table[token.0 as usize * row_bytes..][..row_bytes], x);
                     }
                     if embed.scale != 1.0 {
@@ -383,13 +424,14 @@ impl CpuInstance {
         let e = self.elements;
         let scratch = Shared(self.scratch.as_ptr());
         let per_thread = self.scratch_sizes.per_thread;
+        let pack = Shared(model.pack_ptr().cast_mut());
         // SAFETY: `x` is the placed input of n_rows rows, in the layout that the graph says; row + n stays inside.
         let args = |w: *const u8, row: usize, n: usize, out: *mut f32, scratch: *mut u8| unsafe {
             TileArgs::new(w, k, arena.at(x), &act, row..row + n, out, scratch)
         };
         let run = |product: &Product, tile: usize, row: usize, n: usize, out: *mut f32, kernel_scratch: *mut u8| {
             // SAFETY: tile < n_tiles; the packed matrix lies inside the pack.
-            let w = unsafe { model.pack.as_ptr().add(product.packed.offset + tile * product.packed.tile_bytes()) };
+            let w = unsafe { pack.at(product.packed.offset + tile * product.packed.tile_bytes()) };
             // SAFETY: the operands are those that `TileArgs` asks for; `isa` was available when the model was loaded.
             unsafe { (product.kernel(n).run)(&args(w, row, n, out, kernel_scratch), product.packed.layout) };
             if let Some((bias, first)) = product.bias {

@@ -15,7 +15,8 @@ use instance::{CpuInstance, Model, Scratch};
 use load::PackPlan;
 use pack::pack_row;
 use selvedge_core::backend::{
-    Backend, BackendError, BackendInfo, BackendMemory, CacheShape, Instance, LoadControl, Loaded, Support, TensorSource,
+    Backend, BackendError, BackendInfo, BackendMemory, CacheShape, Instance, LoadControl, Loaded, PackBytes, PackLayout, PackSink, Support,
+    TensorSource,
 };
 use selvedge_core::graph::{Fusions, NodeId, VerifiedGraph};
 use selvedge_core::ops::Op;
@@ -90,22 +91,36 @@ impl Backend for CpuBackend {
         BackendMemory { pack, scratch: scratch + self.n_threads.saturating_sub(1) * STACK_TOUCHED, device: 0 }
     }
 
+    fn pack_layout(&self, graph: &VerifiedGraph, nodes: Range<usize>) -> PackLayout {
+        PackPlan::new(graph, nodes.clone()).layout(graph, nodes)
+    }
+
+    fn pack(
+        &self,
+        graph: &VerifiedGraph,
+        nodes: Range<usize>,
+        weights: &dyn TensorSource,
+        sink: &dyn PackSink,
+        control: &mut LoadControl<'_>,
+    ) -> Result<(), BackendError> {
+        load::pack(graph, &PackPlan::new(graph, nodes), weights, self.n_threads, sink, control)
+    }
+
     fn load(
         &self,
         graph: Arc<VerifiedGraph>,
         nodes: Range<usize>,
         weights: Arc<dyn TensorSource>,
-        control: &mut LoadControl<'_>,
+        pack: PackBytes,
     ) -> Result<Arc<dyn Loaded>, BackendError> {
         for decl in &graph.weights {
             if pack_row(decl.ty).is_none() {
                 return Err(BackendError::UnsupportedType { tensor: decl.tensor.clone(), ty: decl.ty.to_string() });
             }
         }
-        let plan = PackPlan::new(&graph, nodes);
-        let pack = load::pack(&graph, &plan, &*weights, self.n_threads, control)?;
-        let (isa, n_threads) = (self.isa, self.n_threads);
-        Ok(Arc::new(CpuModel(Arc::new(Model { graph, source: weights, plan, pack, isa, n_threads }))))
+        let plan = PackPlan::new(&graph, nodes.clone());
+        let model = Model::new(graph, nodes, weights, plan, pack, self.isa, self.n_threads)?;
+        Ok(Arc::new(CpuModel(Arc::new(model))))
     }
 }
 

@@ -5,6 +5,7 @@
 //! committed position.
 
 mod load;
+mod weights;
 
 pub use load::{LoadError, LoadOptions, LoadStage, LoadedModel};
 
@@ -22,8 +23,7 @@ use crate::step::{Input, Row, Want};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Version of the arithmetic: it goes wherever bits are compared or kept, and rises in the commit that changes them.
-pub const NUMERICS: u32 = 1;
+pub use crate::math::NUMERICS;
 
 /// Why a step failed. Nothing was committed.
 #[derive(Debug, thiserror::Error)]
@@ -155,7 +155,7 @@ impl Engine {
             return Ok(());
         }
         self.check(rows)?;
-        self.model.file().check_unchanged()?;
+        self.model.check_unchanged()?;
         for (seq, &n) in self.counts.iter().enumerate().filter(|(_, n)| **n > 0) {
             self.kv.reserve(SeqId(seq as u32), n)?;
         }

@@ -22,6 +22,9 @@
 //! To add a storage type: a row in [`ROWS`] that names its layout and a reader of one block.
 
 mod blocks;
+mod unpack;
+
+pub(crate) use unpack::unpack_row;
 
 use selvedge_core::backend::BackendError;
 use selvedge_core::ops::{WeightDecl, WeightRows};

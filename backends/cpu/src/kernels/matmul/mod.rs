@@ -75,6 +75,8 @@ mod avx2;
 mod avx512;
 mod scalar;
 
+pub(crate) use scalar::IQ4_VALUES;
+
 use crate::isa::Isa;
 use crate::pack::{Layout, TILE};
 use selvedge_core::ops::Act8Layout;
