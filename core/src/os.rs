@@ -255,7 +255,7 @@ pub fn file_size_limit() -> Option<u64> {
         let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
         // SAFETY: the call fills the structure that it is given.
         let known = unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit) } == 0;
-        (known && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur as u64)
+        (known && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
     }
     #[cfg(not(unix))]
     None

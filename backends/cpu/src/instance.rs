@@ -25,8 +25,10 @@ const PRODUCT_ROWS: usize = 128;
 const ATTENTION_ROWS: usize = 8;
 /// Steps of up to so many rows split attention by blocks too, so that few heads fill all threads.
 const SPLIT_ROWS: usize = 4;
-/// Blocks in one task of split attention.
+/// The most blocks in one task of split attention.
 const SPLIT_BLOCKS: usize = 4;
+/// Blocks that are merged by one thread: more take longer than it takes to call the others.
+const ALONE: usize = 64;
 
 /// Weights as the backend holds them.
 #[derive(Debug)]
@@ -504,8 +506,14 @@ impl CpuInstance {
                 out: result,
             })
         };
-        let block_args =
-            |head_kv: usize, page: *mut u8| BlockArgs { page, layout, head: head_kv, scale: a.scale, soft_cap: a.soft_cap.unwrap_or(0.0) };
+        let block_args = |head: usize, page: *mut u8, next: *const u8| BlockArgs {
+            page,
+            layout,
+            head,
+            scale: a.scale,
+            soft_cap: a.soft_cap.unwrap_or(0.0),
+            next,
+        };
         let blocks = |row: usize| a.mask.first(pos(row)) / PAGE..pos(row) / PAGE + 1;
         let finish = |row: usize, head: usize, state: *const f32| {
             // SAFETY: the state is finished; the head's columns of the row are this task's own.
@@ -515,7 +523,10 @@ impl CpuInstance {
             // SAFETY: the blocks' scratch follows the threads'.
             let results = Shared(unsafe { scratch.at(per_thread * self.pool.n_threads()) });
             let n_blocks = rows.iter().enumerate().map(|(row, _)| blocks(row).len()).max().unwrap_or(0);
-            let chunks = n_blocks.div_ceil(SPLIT_BLOCKS);
+            // Tasks enough for threads of unequal speed, of several blocks where there are many.
+            let n_heads = rows.len() * layout.n_head_kv;
+            let per_task = (n_blocks * n_heads / (4 * self.pool.n_threads())).clamp(1, SPLIT_BLOCKS);
+            let chunks = n_blocks.div_ceil(per_task);
             let result = |row: usize, head: usize, i: usize| {
                 let idx = (row * a.n_head + head) * n_blocks + i;
                 // SAFETY: sized for SPLIT_ROWS rows, all heads and all blocks of the context.
@@ -524,27 +535,34 @@ impl CpuInstance {
             self.pool.run(rows.len() * layout.n_head_kv * chunks, &|task, _| {
                 let (row, head_kv, chunk) = (task / chunks / layout.n_head_kv, task / chunks % layout.n_head_kv, task % chunks);
                 let range = blocks(row);
-                for i in chunk * SPLIT_BLOCKS..((chunk + 1) * SPLIT_BLOCKS).min(range.len()) {
+                for i in chunk * per_task..((chunk + 1) * per_task).min(range.len()) {
                     let block = range.start + i;
                     let Some(page) = kv.block(a.layer, rows[row].seq, block) else { continue };
+                    // The next block is mostly this thread's, in this task or the one after; any address may be fetched.
+                    let next = kv.block(a.layer, rows[row].seq, block + 1).unwrap_or(page);
                     let mut head = head_kv * group;
                     while head < (head_kv + 1) * group {
                         let n = MAX_QUERIES.min((head_kv + 1) * group - head);
                         let queries: [Option<Query>; MAX_QUERIES] =
                             std::array::from_fn(|j| (j < n).then(|| query(row, head + j, block, result(row, head + j, i))).flatten());
-                        run_block(&kernels, &block_args(head_kv, page), &queries);
+                        run_block(&kernels, &block_args(head_kv, page, next), &queries);
                         head += n;
                     }
                 }
             });
-            for row in 0..rows.len() {
-                for head in 0..a.n_head {
-                    for i in 1..blocks(row).len() {
-                        // SAFETY: two results of d_v + 2 floats.
-                        unsafe { (kernels.merge)(result(row, head, 0), result(row, head, i), d_v) };
-                    }
-                    finish(row, head, result(row, head, 0));
+            let merge = |task: usize| {
+                let (row, head) = (task / a.n_head, task % a.n_head);
+                for i in 1..blocks(row).len() {
+                    // SAFETY: two results of d_v + 2 floats.
+                    unsafe { (kernels.merge)(result(row, head, 0), result(row, head, i), d_v) };
                 }
+                finish(row, head, result(row, head, 0));
+            };
+            let n_merges = rows.len() * a.n_head;
+            if n_merges * n_blocks > ALONE {
+                self.pool.run(n_merges, &|task, _| merge(task));
+            } else {
+                (0..n_merges).for_each(merge);
             }
             return;
         }
@@ -581,7 +599,7 @@ impl CpuInstance {
                         let (row, head) = pair(i + j);
                         query(row, head, block, if fresh(row) { state(i + j) } else { state(ATTENTION_ROWS * group + j) })
                     });
-                    run_block(&kernels, &block_args(head_kv, page), &queries);
+                    run_block(&kernels, &block_args(head_kv, page, std::ptr::null()), &queries);
                     for (j, query) in queries.iter().enumerate() {
                         if query.is_some() && !fresh(pair(i + j).0) {
                             // SAFETY: two results of d_v + 2 floats.

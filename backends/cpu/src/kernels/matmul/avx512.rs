@@ -6,6 +6,7 @@
 
 use super::TileArgs;
 use super::scalar::IQ4_VALUES;
+use super::{AHEAD, FEW};
 use crate::pack::{Layout, Quant, STEP, SUPER, Scales, TILE};
 use std::arch::x86_64::*;
 
@@ -199,6 +200,16 @@ impl<const GROUP: usize, const MIN: bool> ScaleKind for F32<GROUP, MIN> {
 
 super::int_kernels!();
 
+/// Fetches as many bytes as a step takes, [`AHEAD`] of `w`.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn prefetch(w: *const u8, n_bytes: usize) {
+    for line in 0..n_bytes.div_ceil(64) {
+        // A fetch of an address that isn't there does nothing.
+        _mm_prefetch::<_MM_HINT_T0>(w.wrapping_add(AHEAD + line * 64).cast());
+    }
+}
+
 /// All rows of activations.
 pub(super) unsafe fn rows<W: Weights, S: ScaleKind>(args: &TileArgs, offset: i32) {
     // SAFETY: the caller's promise.
@@ -253,6 +264,9 @@ unsafe fn tile<W: Weights, S: ScaleKind, const N: usize, const SHIFTS: bool>(arg
             sup = w;
             // SAFETY: the tile holds the super scales before every eighth step.
             w = unsafe { w.add(S::SCALES.super_bytes()) };
+        }
+        if N <= FEW {
+            prefetch(w, W::STEP_BYTES + S::SCALES.step_bytes());
         }
         // SAFETY: the scales follow the integers of the step.
         let (q, scales) = unsafe { (W::quads(w), w.add(W::STEP_BYTES)) };
@@ -324,7 +338,11 @@ pub(super) unsafe fn run_float(args: &TileArgs, layout: Layout) {
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
 unsafe fn float_tile<const N: usize>(args: &TileArgs, layout: Layout, row: usize) -> usize {
     let mut acc = [_mm512_setzero_ps(); N];
+    let width = if layout == Layout::F32 { 4 } else { 2 };
     for c in 0..args.k {
+        if N <= FEW {
+            prefetch(args.w.wrapping_add(c * TILE * width), TILE * width);
+        }
         // SAFETY: column c of the tile: 16 elements.
         let w = unsafe {
             match layout {

@@ -163,6 +163,14 @@ impl TileArgs {
     }
 }
 
+/// Products of up to so many rows of activations wait for weights to come from memory: their kernels fetch ahead.
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "for vector rows"))]
+const FEW: usize = 4;
+/// How far ahead, bytes: what memory delivers to one core in its latency, several times over. The processor's own
+/// prefetchers stop at borders of 4 KiB.
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "for vector rows"))]
+const AHEAD: usize = 4096;
+
 /// A kernel.
 ///
 /// # Safety
