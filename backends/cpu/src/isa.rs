@@ -1,6 +1,6 @@
 //! Instruction sets: what the machine and its operating system allow, and what the caller asked for.
 
-/// An instruction set for which kernels are written. Ordered: a later one includes the earlier ones of its family.
+/// An instruction set for which kernels are written. Ordered within its family, the best last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Isa {
@@ -8,16 +8,18 @@ pub enum Isa {
     Scalar,
     /// AVX2 with FMA and F16C.
     Avx2,
+    /// AVX-VNNI, and AVX2. Processors with AVX-512 may lack it.
+    AvxVnni,
     /// AVX-512 (F, BW, VL, VNNI).
     Avx512Vnni,
-    /// AMX with 8-bit integers, and all of the above.
+    /// AMX with 8-bit integers, and AVX-512.
     Amx,
 }
 
 impl Isa {
     /// All, with the names used on the command line.
-    pub const ALL: [(&'static str, Isa); 4] =
-        [("scalar", Isa::Scalar), ("avx2", Isa::Avx2), ("avx512vnni", Isa::Avx512Vnni), ("amx", Isa::Amx)];
+    pub const ALL: [(&'static str, Isa); 5] =
+        [("scalar", Isa::Scalar), ("avx2", Isa::Avx2), ("avxvnni", Isa::AvxVnni), ("avx512vnni", Isa::Avx512Vnni), ("amx", Isa::Amx)];
 
     /// Its name.
     pub fn name(self) -> &'static str {
@@ -27,6 +29,14 @@ impl Isa {
     /// The instruction set of that name.
     pub fn from_name(name: &str) -> Option<Isa> {
         Isa::ALL.iter().find(|(n, _)| *n == name).map(|&(_, isa)| isa)
+    }
+
+    /// Whether a machine that has it has the other too.
+    pub(crate) fn includes(self, other: Isa) -> bool {
+        match (self, other) {
+            (Isa::Avx512Vnni | Isa::Amx, Isa::AvxVnni) => false,
+            _ => other <= self,
+        }
     }
 
     /// Whether processor and operating system have it. AMX needs a permission besides: see [`Isa::enable`].
@@ -109,7 +119,9 @@ mod x86 {
             return false;
         }
         let [_, _, ecx1, _] = machine.cpuid(1, 0);
-        let [_, ebx7, ecx7, edx7] = machine.cpuid(7, 0);
+        let [max_subleaf7, ebx7, ecx7, edx7] = machine.cpuid(7, 0);
+        // A processor without the subleaf answers with that of another one.
+        let avx_vnni = max_subleaf7 >= 1 && bit(machine.cpuid(7, 1)[0], 4);
         // XGETBV itself exists only with OSXSAVE.
         let saved = |state: u64| bit(ecx1, 27) && machine.xcr0() & state == state;
         let (avx, fma, f16c, avx2) = (bit(ecx1, 28), bit(ecx1, 12), bit(ecx1, 29), bit(ebx7, 5));
@@ -119,6 +131,7 @@ mod x86 {
         match isa {
             Isa::Scalar => true,
             Isa::Avx2 => avx2,
+            Isa::AvxVnni => avx2 && avx_vnni,
             Isa::Avx512Vnni => avx512,
             Isa::Amx => avx512 && bit(edx7, 24) && bit(edx7, 25) && saved(TILE_STATE),
         }
@@ -136,17 +149,23 @@ mod x86 {
             ebx7: u32,
             ecx7: u32,
             edx7: u32,
+            max_subleaf7: u32,
+            eax7_1: u32,
             xcr0: u64,
         }
 
         impl Machine for Fake {
-            fn cpuid(&self, leaf: u32, _: u32) -> [u32; 4] {
+            fn cpuid(&self, leaf: u32, subleaf: u32) -> [u32; 4] {
                 match leaf {
                     0 => [self.max_leaf, 0, 0, 0],
                     1 => [0, 0, self.ecx1, 0],
                     7 => {
                         assert!(self.max_leaf >= 7, "leaf 7 is asked for only where it exists");
-                        [0, self.ebx7, self.ecx7, self.edx7]
+                        assert!(subleaf <= self.max_subleaf7, "a subleaf is asked for only where it exists");
+                        match subleaf {
+                            0 => [self.max_subleaf7, self.ebx7, self.ecx7, self.edx7],
+                            _ => [self.eax7_1, 0, 0, 0],
+                        }
                     }
                     _ => [0; 4],
                 }
@@ -159,7 +178,7 @@ mod x86 {
         }
 
         /// Everything announced, and everything saved.
-        const ALL: Fake = Fake { max_leaf: 0x20, ecx1: !0, ebx7: !0, ecx7: !0, edx7: !0, xcr0: !0 };
+        const ALL: Fake = Fake { max_leaf: 0x20, ecx1: !0, ebx7: !0, ecx7: !0, edx7: !0, max_subleaf7: 1, eax7_1: !0, xcr0: !0 };
 
         fn sets(machine: &Fake) -> Vec<&'static str> {
             Isa::ALL.iter().filter(|&&(_, isa)| has(isa, machine)).map(|&(name, _)| name).collect()
@@ -167,15 +186,15 @@ mod x86 {
 
         #[test]
         fn what_the_system_does_not_save_is_absent() {
-            assert_eq!(sets(&ALL), ["scalar", "avx2", "avx512vnni", "amx"]);
+            assert_eq!(sets(&ALL), ["scalar", "avx2", "avxvnni", "avx512vnni", "amx"]);
             let saved = |xcr0| sets(&Fake { xcr0, ..ALL });
-            assert_eq!(saved(0xe7), ["scalar", "avx2", "avx512vnni"]);
+            assert_eq!(saved(0xe7), ["scalar", "avx2", "avxvnni", "avx512vnni"]);
             // Tile data without its configuration, and the other way round.
-            assert_eq!(saved(0xe7 | 1 << 18), ["scalar", "avx2", "avx512vnni"]);
-            assert_eq!(saved(0xe7 | 1 << 17), ["scalar", "avx2", "avx512vnni"]);
+            assert_eq!(saved(0xe7 | 1 << 18), ["scalar", "avx2", "avxvnni", "avx512vnni"]);
+            assert_eq!(saved(0xe7 | 1 << 17), ["scalar", "avx2", "avxvnni", "avx512vnni"]);
             // One part of the 512-bit state is missing.
             for missing in [5, 6, 7] {
-                assert_eq!(saved(!(1 << missing)), ["scalar", "avx2"]);
+                assert_eq!(saved(!(1 << missing)), ["scalar", "avx2", "avxvnni"]);
             }
             assert_eq!(saved(0b11), ["scalar"]);
             assert_eq!(sets(&Fake { ecx1: !(1 << 27), ..ALL }), ["scalar"]);
@@ -189,11 +208,15 @@ mod x86 {
             }
             assert_eq!(sets(&Fake { ebx7: !(1 << 5), ..ALL }), ["scalar"]);
             for bit in [16, 30, 31] {
-                assert_eq!(sets(&Fake { ebx7: !(1 << bit), ..ALL }), ["scalar", "avx2"]);
+                assert_eq!(sets(&Fake { ebx7: !(1 << bit), ..ALL }), ["scalar", "avx2", "avxvnni"]);
             }
-            assert_eq!(sets(&Fake { ecx7: !(1 << 11), ..ALL }), ["scalar", "avx2"]);
+            assert_eq!(sets(&Fake { ecx7: !(1 << 11), ..ALL }), ["scalar", "avx2", "avxvnni"]);
+            // AVX-512 without AVX-VNNI.
+            for machine in [Fake { max_subleaf7: 0, ..ALL }, Fake { eax7_1: !(1 << 4), ..ALL }] {
+                assert_eq!(sets(&machine), ["scalar", "avx2", "avx512vnni", "amx"]);
+            }
             for bit in [24, 25] {
-                assert_eq!(sets(&Fake { edx7: !(1 << bit), ..ALL }), ["scalar", "avx2", "avx512vnni"]);
+                assert_eq!(sets(&Fake { edx7: !(1 << bit), ..ALL }), ["scalar", "avx2", "avxvnni", "avx512vnni"]);
             }
         }
 
@@ -209,6 +232,7 @@ mod x86 {
                 && std::arch::is_x86_feature_detected!("avx512vl")
                 && std::arch::is_x86_feature_detected!("avx512vnni");
             assert_eq!(Isa::Avx512Vnni.is_available(), std_avx512);
+            assert_eq!(Isa::AvxVnni.is_available(), std_avx2 && std::arch::is_x86_feature_detected!("avxvnni"));
         }
     }
 }

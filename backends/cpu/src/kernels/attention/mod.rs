@@ -82,7 +82,7 @@ pub(crate) struct AttentionKernels {
 pub(crate) fn select(isa: Isa) -> AttentionKernels {
     match isa {
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 => avx2::KERNELS,
+        Isa::Avx2 | Isa::AvxVnni => avx2::KERNELS,
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512Vnni | Isa::Amx => avx512::KERNELS,
         _ => scalar::KERNELS,

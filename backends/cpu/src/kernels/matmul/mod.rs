@@ -73,6 +73,8 @@ mod amx;
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(target_arch = "x86_64")]
+mod avxvnni;
 mod scalar;
 
 use crate::isa::Isa;
@@ -192,6 +194,8 @@ pub(crate) const KERNELS: &[Kernel] = &[
     #[cfg(target_arch = "x86_64")]
     row("matmul_float_avx2", |layout| !layout.act8(), Isa::Avx2, avx2::run_float),
     #[cfg(target_arch = "x86_64")]
+    row("matmul_int_avxvnni", avxvnni::takes_int, Isa::AvxVnni, avxvnni::run_int),
+    #[cfg(target_arch = "x86_64")]
     row("matmul_int_avx512vnni", avx512::takes_int, Isa::Avx512Vnni, avx512::run_int),
     #[cfg(target_arch = "x86_64")]
     row("matmul_float_avx512", |layout| !layout.act8(), Isa::Avx512Vnni, avx512::run_float),
@@ -206,7 +210,7 @@ const fn row(name: &'static str, takes: fn(Layout) -> bool, isa: Isa, run: TileF
 
 /// The best kernel for a layout and a number of rows up to an instruction set.
 pub(crate) fn select(layout: Layout, isa: Isa, n_rows: usize) -> Kernel {
-    *KERNELS.iter().rfind(|k| k.isa <= isa && k.min_rows <= n_rows && (k.takes)(layout)).unwrap_or(&KERNELS[0])
+    *KERNELS.iter().rfind(|k| isa.includes(k.isa) && k.min_rows <= n_rows && (k.takes)(layout)).unwrap_or(&KERNELS[0])
 }
 
 #[cfg(test)]
@@ -266,6 +270,18 @@ mod tests {
 
     fn cases() -> Vec<TensorType> {
         (0..64).filter_map(TensorType::from_id).filter(|&ty| pack_row(ty).is_some()).collect()
+    }
+
+    #[test]
+    fn no_kernel_is_chosen_that_needs_more_than_was_asked_for() {
+        for layout in cases().into_iter().filter_map(pack_row).map(|row| row.layout) {
+            for (_, isa) in Isa::ALL {
+                for n_rows in [1, 2, 3, 64] {
+                    let kernel = select(layout, isa, n_rows);
+                    assert!(isa.includes(kernel.isa) && kernel.min_rows <= n_rows, "{isa:?}: {}", kernel.name);
+                }
+            }
+        }
     }
 
     #[test]
