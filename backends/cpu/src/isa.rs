@@ -14,12 +14,26 @@ pub enum Isa {
     Avx512Vnni,
     /// AMX with 8-bit integers, and AVX-512.
     Amx,
+    /// NEON, which every 64-bit ARM processor has.
+    Neon,
+    /// NEON with dot products of bytes (`sdot`).
+    NeonDotprod,
+    /// NEON with products of matrices of bytes (`smmla`), and dot products.
+    NeonI8mm,
 }
 
 impl Isa {
     /// All, with the names used on the command line.
-    pub const ALL: [(&'static str, Isa); 5] =
-        [("scalar", Isa::Scalar), ("avx2", Isa::Avx2), ("avxvnni", Isa::AvxVnni), ("avx512vnni", Isa::Avx512Vnni), ("amx", Isa::Amx)];
+    pub const ALL: [(&'static str, Isa); 8] = [
+        ("scalar", Isa::Scalar),
+        ("avx2", Isa::Avx2),
+        ("avxvnni", Isa::AvxVnni),
+        ("avx512vnni", Isa::Avx512Vnni),
+        ("amx", Isa::Amx),
+        ("neon", Isa::Neon),
+        ("neon-dotprod", Isa::NeonDotprod),
+        ("neon-i8mm", Isa::NeonI8mm),
+    ];
 
     /// Its name.
     pub fn name(self) -> &'static str {
@@ -33,9 +47,11 @@ impl Isa {
 
     /// Whether a machine that has it has the other too.
     pub(crate) fn includes(self, other: Isa) -> bool {
+        let is_arm = |isa| isa >= Isa::Neon;
         match (self, other) {
+            (_, Isa::Scalar) => true,
             (Isa::Avx512Vnni | Isa::Amx, Isa::AvxVnni) => false,
-            _ => other <= self,
+            _ => other <= self && is_arm(self) == is_arm(other),
         }
     }
 
@@ -43,7 +59,9 @@ impl Isa {
     pub fn is_available(self) -> bool {
         #[cfg(target_arch = "x86_64")]
         return x86::has(self, &x86::ThisMachine);
-        #[cfg(not(target_arch = "x86_64"))]
+        #[cfg(target_arch = "aarch64")]
+        return arm::has(self);
+        #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
         return self == Isa::Scalar;
     }
 
@@ -71,6 +89,26 @@ pub(crate) fn remark(chosen: Isa, available: &[Isa]) -> Option<String> {
         return Some("this processor has none of the vector instructions that kernels are written for: results are right, and slow".into());
     }
     (chosen < best).then(|| format!("the system refuses the registers of {}: {} is used", best.name(), chosen.name()))
+}
+
+/// Detection on 64-bit ARM: the standard library asks the operating system, which alone may read the registers that tell.
+#[cfg(target_arch = "aarch64")]
+mod arm {
+    use super::Isa;
+    use std::arch::is_aarch64_feature_detected;
+
+    /// Whether processor and operating system have it. Kernels read packed weights in the processor's byte order.
+    pub(super) fn has(isa: Isa) -> bool {
+        let neon = cfg!(target_endian = "little") && is_aarch64_feature_detected!("neon");
+        let dotprod = neon && is_aarch64_feature_detected!("dotprod");
+        match isa {
+            Isa::Scalar => true,
+            Isa::Neon => neon,
+            Isa::NeonDotprod => dotprod,
+            Isa::NeonI8mm => dotprod && is_aarch64_feature_detected!("i8mm"),
+            _ => false,
+        }
+    }
 }
 
 /// Detection on x86-64. The standard library's knows no AMX, and can't be shown a machine that isn't there.
@@ -134,6 +172,7 @@ mod x86 {
             Isa::AvxVnni => avx2 && avx_vnni,
             Isa::Avx512Vnni => avx512,
             Isa::Amx => avx512 && bit(edx7, 24) && bit(edx7, 25) && saved(TILE_STATE),
+            Isa::Neon | Isa::NeonDotprod | Isa::NeonI8mm => false,
         }
     }
 

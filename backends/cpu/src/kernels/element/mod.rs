@@ -88,6 +88,7 @@ pub(crate) fn select(isa: Isa) -> Elements {
         Isa::Avx2 | Isa::AvxVnni => avx2::ALL,
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512Vnni | Isa::Amx => avx512::ALL,
+        // On aarch64 NEON, with fused multiply-add, is in every function already.
         _ => scalar::ALL,
     }
 }

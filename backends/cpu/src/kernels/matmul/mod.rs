@@ -14,7 +14,7 @@
 
 /// `takes_int` and `run_int` of an instruction set, over its own `Nibble`, `Byte`, ... and `rows`: one kernel a combination
 /// of integers and scales that a storage type uses.
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 macro_rules! int_kernels {
     () => {
         super::int_kernels! {
@@ -64,7 +64,7 @@ macro_rules! int_kernels {
         }
     };
 }
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 use int_kernels;
 
 #[cfg(target_arch = "x86_64")]
@@ -75,6 +75,8 @@ mod avx2;
 mod avx512;
 #[cfg(target_arch = "x86_64")]
 mod avxvnni;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 mod scalar;
 
 use crate::isa::Isa;
@@ -85,7 +87,7 @@ use std::ops::Range;
 /// Operands of a kernel. The caller guarantees (placement, packing and pool do): `w` is a tile of the kernel's layout and
 /// `k` columns; activations hold `n_rows` rows of `k` columns; `out` takes `n_rows * 16` floats, row by row.
 #[derive(Debug, Clone, Copy)]
-#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "some operands are for vector rows alone"))]
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "some operands are for some vector rows alone"))]
 pub(crate) struct TileArgs {
     /// The tile.
     pub w: *const u8,
@@ -201,6 +203,10 @@ pub(crate) const KERNELS: &[Kernel] = &[
     row("matmul_float_avx512", |layout| !layout.act8(), Isa::Avx512Vnni, avx512::run_float),
     #[cfg(target_arch = "x86_64")]
     Kernel { min_rows: 16, scratch: amx::scratch_bytes, ..row("matmul_int_amx", amx::takes_int, Isa::Amx, amx::run_int) },
+    #[cfg(target_arch = "aarch64")]
+    row("matmul_int_neon", neon::takes_int, Isa::Neon, neon::run_int),
+    #[cfg(target_arch = "aarch64")]
+    row("matmul_float_neon", |layout| !layout.act8(), Isa::Neon, neon::run_float),
 ];
 
 /// A row for any number of activations, without scratch.
