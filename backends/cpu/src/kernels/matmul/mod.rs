@@ -77,6 +77,10 @@ mod avx512;
 mod avxvnni;
 #[cfg(target_arch = "aarch64")]
 mod neon;
+#[cfg(target_arch = "aarch64")]
+mod neon_dotprod;
+#[cfg(target_arch = "aarch64")]
+mod neon_i8mm;
 mod scalar;
 
 use crate::isa::Isa;
@@ -207,6 +211,10 @@ pub(crate) const KERNELS: &[Kernel] = &[
     row("matmul_int_neon", neon::takes_int, Isa::Neon, neon::run_int),
     #[cfg(target_arch = "aarch64")]
     row("matmul_float_neon", |layout| !layout.act8(), Isa::Neon, neon::run_float),
+    #[cfg(target_arch = "aarch64")]
+    row("matmul_int_neon_dotprod", neon_dotprod::takes_int, Isa::NeonDotprod, neon_dotprod::run_int),
+    #[cfg(target_arch = "aarch64")]
+    row("matmul_int_neon_i8mm", neon_i8mm::takes_int, Isa::NeonI8mm, neon_i8mm::run_int),
 ];
 
 /// A row for any number of activations, without scratch.
