@@ -24,7 +24,7 @@ pub(crate) struct ModelArgs {
     /// Threads that compute [default: as many as the system lets it use]
     #[arg(short = 't', long, value_parser = clap::value_parser!(u16).range(1..=256))]
     threads: Option<u16>,
-    /// Instruction set: scalar, avx2, ... [default: the best there is]
+    /// Instruction set: scalar, avx2, neon, ... [default: the best there is]
     #[arg(long)]
     isa: Option<String>,
     /// Element type of the KV cache

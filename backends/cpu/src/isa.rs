@@ -1,6 +1,6 @@
 //! Instruction sets: what the machine and its operating system allow, and what the caller asked for.
 
-/// An instruction set for which kernels are written. Ordered: a later one includes the earlier ones of its family.
+/// An instruction set for which kernels are written. Ordered within its family, the best last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Isa {
@@ -8,16 +8,32 @@ pub enum Isa {
     Scalar,
     /// AVX2 with FMA and F16C.
     Avx2,
+    /// AVX-VNNI, and AVX2. Processors with AVX-512 may lack it.
+    AvxVnni,
     /// AVX-512 (F, BW, VL, VNNI).
     Avx512Vnni,
-    /// AMX with 8-bit integers, and all of the above.
+    /// AMX with 8-bit integers, and AVX-512.
     Amx,
+    /// NEON, which every 64-bit ARM processor has.
+    Neon,
+    /// NEON with dot products of bytes (`sdot`).
+    NeonDotprod,
+    /// NEON with products of matrices of bytes (`smmla`), and dot products.
+    NeonI8mm,
 }
 
 impl Isa {
     /// All, with the names used on the command line.
-    pub const ALL: [(&'static str, Isa); 4] =
-        [("scalar", Isa::Scalar), ("avx2", Isa::Avx2), ("avx512vnni", Isa::Avx512Vnni), ("amx", Isa::Amx)];
+    pub const ALL: [(&'static str, Isa); 8] = [
+        ("scalar", Isa::Scalar),
+        ("avx2", Isa::Avx2),
+        ("avxvnni", Isa::AvxVnni),
+        ("avx512vnni", Isa::Avx512Vnni),
+        ("amx", Isa::Amx),
+        ("neon", Isa::Neon),
+        ("neon-dotprod", Isa::NeonDotprod),
+        ("neon-i8mm", Isa::NeonI8mm),
+    ];
 
     /// Its name.
     pub fn name(self) -> &'static str {
@@ -29,11 +45,23 @@ impl Isa {
         Isa::ALL.iter().find(|(n, _)| *n == name).map(|&(_, isa)| isa)
     }
 
+    /// Whether a machine that has it has the other too.
+    pub(crate) fn includes(self, other: Isa) -> bool {
+        let is_arm = |isa| isa >= Isa::Neon;
+        match (self, other) {
+            (_, Isa::Scalar) => true,
+            (Isa::Avx512Vnni | Isa::Amx, Isa::AvxVnni) => false,
+            _ => other <= self && is_arm(self) == is_arm(other),
+        }
+    }
+
     /// Whether processor and operating system have it. AMX needs a permission besides: see [`Isa::enable`].
     pub fn is_available(self) -> bool {
         #[cfg(target_arch = "x86_64")]
         return x86::has(self, &x86::ThisMachine);
-        #[cfg(not(target_arch = "x86_64"))]
+        #[cfg(target_arch = "aarch64")]
+        return arm::has(self);
+        #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
         return self == Isa::Scalar;
     }
 
@@ -61,6 +89,26 @@ pub(crate) fn remark(chosen: Isa, available: &[Isa]) -> Option<String> {
         return Some("this processor has none of the vector instructions that kernels are written for: results are right, and slow".into());
     }
     (chosen < best).then(|| format!("the system refuses the registers of {}: {} is used", best.name(), chosen.name()))
+}
+
+/// Detection on 64-bit ARM: the standard library asks the operating system, which alone may read the registers that tell.
+#[cfg(target_arch = "aarch64")]
+mod arm {
+    use super::Isa;
+    use std::arch::is_aarch64_feature_detected;
+
+    /// Whether processor and operating system have it. Kernels read packed weights in the processor's byte order.
+    pub(super) fn has(isa: Isa) -> bool {
+        let neon = cfg!(target_endian = "little") && is_aarch64_feature_detected!("neon");
+        let dotprod = neon && is_aarch64_feature_detected!("dotprod");
+        match isa {
+            Isa::Scalar => true,
+            Isa::Neon => neon,
+            Isa::NeonDotprod => dotprod,
+            Isa::NeonI8mm => dotprod && is_aarch64_feature_detected!("i8mm"),
+            _ => false,
+        }
+    }
 }
 
 /// Detection on x86-64. The standard library's knows no AMX, and can't be shown a machine that isn't there.
@@ -109,7 +157,9 @@ mod x86 {
             return false;
         }
         let [_, _, ecx1, _] = machine.cpuid(1, 0);
-        let [_, ebx7, ecx7, edx7] = machine.cpuid(7, 0);
+        let [max_subleaf7, ebx7, ecx7, edx7] = machine.cpuid(7, 0);
+        // A processor without the subleaf answers with that of another one.
+        let avx_vnni = max_subleaf7 >= 1 && bit(machine.cpuid(7, 1)[0], 4);
         // XGETBV itself exists only with OSXSAVE.
         let saved = |state: u64| bit(ecx1, 27) && machine.xcr0() & state == state;
         let (avx, fma, f16c, avx2) = (bit(ecx1, 28), bit(ecx1, 12), bit(ecx1, 29), bit(ebx7, 5));
@@ -119,8 +169,10 @@ mod x86 {
         match isa {
             Isa::Scalar => true,
             Isa::Avx2 => avx2,
+            Isa::AvxVnni => avx2 && avx_vnni,
             Isa::Avx512Vnni => avx512,
             Isa::Amx => avx512 && bit(edx7, 24) && bit(edx7, 25) && saved(TILE_STATE),
+            Isa::Neon | Isa::NeonDotprod | Isa::NeonI8mm => false,
         }
     }
 
@@ -136,17 +188,23 @@ mod x86 {
             ebx7: u32,
             ecx7: u32,
             edx7: u32,
+            max_subleaf7: u32,
+            eax7_1: u32,
             xcr0: u64,
         }
 
         impl Machine for Fake {
-            fn cpuid(&self, leaf: u32, _: u32) -> [u32; 4] {
+            fn cpuid(&self, leaf: u32, subleaf: u32) -> [u32; 4] {
                 match leaf {
                     0 => [self.max_leaf, 0, 0, 0],
                     1 => [0, 0, self.ecx1, 0],
                     7 => {
                         assert!(self.max_leaf >= 7, "leaf 7 is asked for only where it exists");
-                        [0, self.ebx7, self.ecx7, self.edx7]
+                        assert!(subleaf <= self.max_subleaf7, "a subleaf is asked for only where it exists");
+                        match subleaf {
+                            0 => [self.max_subleaf7, self.ebx7, self.ecx7, self.edx7],
+                            _ => [self.eax7_1, 0, 0, 0],
+                        }
                     }
                     _ => [0; 4],
                 }
@@ -159,7 +217,7 @@ mod x86 {
         }
 
         /// Everything announced, and everything saved.
-        const ALL: Fake = Fake { max_leaf: 0x20, ecx1: !0, ebx7: !0, ecx7: !0, edx7: !0, xcr0: !0 };
+        const ALL: Fake = Fake { max_leaf: 0x20, ecx1: !0, ebx7: !0, ecx7: !0, edx7: !0, max_subleaf7: 1, eax7_1: !0, xcr0: !0 };
 
         fn sets(machine: &Fake) -> Vec<&'static str> {
             Isa::ALL.iter().filter(|&&(_, isa)| has(isa, machine)).map(|&(name, _)| name).collect()
@@ -167,15 +225,15 @@ mod x86 {
 
         #[test]
         fn what_the_system_does_not_save_is_absent() {
-            assert_eq!(sets(&ALL), ["scalar", "avx2", "avx512vnni", "amx"]);
+            assert_eq!(sets(&ALL), ["scalar", "avx2", "avxvnni", "avx512vnni", "amx"]);
             let saved = |xcr0| sets(&Fake { xcr0, ..ALL });
-            assert_eq!(saved(0xe7), ["scalar", "avx2", "avx512vnni"]);
+            assert_eq!(saved(0xe7), ["scalar", "avx2", "avxvnni", "avx512vnni"]);
             // Tile data without its configuration, and the other way round.
-            assert_eq!(saved(0xe7 | 1 << 18), ["scalar", "avx2", "avx512vnni"]);
-            assert_eq!(saved(0xe7 | 1 << 17), ["scalar", "avx2", "avx512vnni"]);
+            assert_eq!(saved(0xe7 | 1 << 18), ["scalar", "avx2", "avxvnni", "avx512vnni"]);
+            assert_eq!(saved(0xe7 | 1 << 17), ["scalar", "avx2", "avxvnni", "avx512vnni"]);
             // One part of the 512-bit state is missing.
             for missing in [5, 6, 7] {
-                assert_eq!(saved(!(1 << missing)), ["scalar", "avx2"]);
+                assert_eq!(saved(!(1 << missing)), ["scalar", "avx2", "avxvnni"]);
             }
             assert_eq!(saved(0b11), ["scalar"]);
             assert_eq!(sets(&Fake { ecx1: !(1 << 27), ..ALL }), ["scalar"]);
@@ -189,11 +247,15 @@ mod x86 {
             }
             assert_eq!(sets(&Fake { ebx7: !(1 << 5), ..ALL }), ["scalar"]);
             for bit in [16, 30, 31] {
-                assert_eq!(sets(&Fake { ebx7: !(1 << bit), ..ALL }), ["scalar", "avx2"]);
+                assert_eq!(sets(&Fake { ebx7: !(1 << bit), ..ALL }), ["scalar", "avx2", "avxvnni"]);
             }
-            assert_eq!(sets(&Fake { ecx7: !(1 << 11), ..ALL }), ["scalar", "avx2"]);
+            assert_eq!(sets(&Fake { ecx7: !(1 << 11), ..ALL }), ["scalar", "avx2", "avxvnni"]);
+            // AVX-512 without AVX-VNNI.
+            for machine in [Fake { max_subleaf7: 0, ..ALL }, Fake { eax7_1: !(1 << 4), ..ALL }] {
+                assert_eq!(sets(&machine), ["scalar", "avx2", "avx512vnni", "amx"]);
+            }
             for bit in [24, 25] {
-                assert_eq!(sets(&Fake { edx7: !(1 << bit), ..ALL }), ["scalar", "avx2", "avx512vnni"]);
+                assert_eq!(sets(&Fake { edx7: !(1 << bit), ..ALL }), ["scalar", "avx2", "avxvnni", "avx512vnni"]);
             }
         }
 
@@ -209,6 +271,7 @@ mod x86 {
                 && std::arch::is_x86_feature_detected!("avx512vl")
                 && std::arch::is_x86_feature_detected!("avx512vnni");
             assert_eq!(Isa::Avx512Vnni.is_available(), std_avx512);
+            assert_eq!(Isa::AvxVnni.is_available(), std_avx2 && std::arch::is_x86_feature_detected!("avxvnni"));
         }
     }
 }

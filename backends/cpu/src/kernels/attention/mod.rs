@@ -13,8 +13,10 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 mod scalar;
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod vector;
 
 use crate::isa::Isa;
@@ -85,9 +87,11 @@ pub(crate) struct AttentionKernels {
 pub(crate) fn select(isa: Isa) -> AttentionKernels {
     match isa {
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 => avx2::KERNELS,
+        Isa::Avx2 | Isa::AvxVnni => avx2::KERNELS,
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512Vnni | Isa::Amx => avx512::KERNELS,
+        #[cfg(target_arch = "aarch64")]
+        Isa::Neon | Isa::NeonDotprod | Isa::NeonI8mm => neon::KERNELS,
         _ => scalar::KERNELS,
     }
 }

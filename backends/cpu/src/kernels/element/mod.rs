@@ -85,9 +85,10 @@ kernels! {
 pub(crate) fn select(isa: Isa) -> Elements {
     match isa {
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 => avx2::ALL,
+        Isa::Avx2 | Isa::AvxVnni => avx2::ALL,
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512Vnni | Isa::Amx => avx512::ALL,
+        // On aarch64 NEON, with fused multiply-add, is in every function already.
         _ => scalar::ALL,
     }
 }

@@ -1,5 +1,5 @@
 //! AVX2 rows. Eight output rows lie in the lanes of a register, a tile is two registers, and up to four rows of
-//! activations share each load of weights.
+//! activations share each load of weights. All but the products themselves serves AVX-VNNI too: see [`Products`].
 //!
 //! `maddubs` sums two products in 16 bits: unsigned weights up to `max` stay exact for `32767 / (2 * 127 * max)` such sums
 //! (8 for nibbles, 4 for 5 bits, 2 for 6); signed weights go in as magnitude, with their sign moved to the activation,
@@ -17,7 +17,7 @@ const ROWS: usize = 4;
 type Pair = [__m256; 2];
 
 /// How weights of a step become operands of `maddubs`, known when the kernel is compiled.
-trait Weights {
+pub(super) trait Weights {
     /// Bytes of a step.
     const STEP_BYTES: usize;
     /// `maddubs` results that can be added in 16 bits.
@@ -28,10 +28,10 @@ trait Weights {
     unsafe fn quad(q: *const u8, j: usize, h: usize) -> __m256i;
 }
 
-struct Nibble;
-struct NibbleIq4;
-struct Byte<const MAX: u8>;
-struct Signed;
+pub(super) struct Nibble;
+pub(super) struct NibbleIq4;
+pub(super) struct Byte<const MAX: u8>;
+pub(super) struct Signed;
 
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
@@ -94,15 +94,15 @@ impl Weights for Signed {
 }
 
 /// How scales are read, known when the kernel is compiled.
-trait ScaleKind {
+pub(super) trait ScaleKind {
     const SCALES: Scales;
     /// Scale and negated minimum of group `g`.
     unsafe fn load(sup: *const u8, step: *const u8, g: usize) -> (Pair, Pair);
 }
 
-struct F16<const MIN: bool>;
-struct Super<const GROUP: usize, const MIN: bool>;
-struct F32<const GROUP: usize, const MIN: bool>;
+pub(super) struct F16<const MIN: bool>;
+pub(super) struct Super<const GROUP: usize, const MIN: bool>;
+pub(super) struct F32<const GROUP: usize, const MIN: bool>;
 
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
@@ -189,20 +189,95 @@ impl<const GROUP: usize, const MIN: bool> ScaleKind for F32<GROUP, MIN> {
     }
 }
 
+/// How products are summed: what AVX2 and AVX-VNNI do differently.
+pub(super) trait Products {
+    /// What is added to the operands of signed weights, and taken back through the activations' sums.
+    const SIGNED_SHIFT: i32;
+    /// Sums of the products of a group, which begins at quad `first`, with `N` rows of activations `k` apart. `x`: the first
+    /// row at the step.
+    unsafe fn group<W: Weights, const QUADS: usize, const N: usize>(
+        q: *const u8,
+        first: usize,
+        x: *const i8,
+        k: usize,
+    ) -> [[__m256i; 2]; N];
+    /// [`tile`], compiled for the instruction set.
+    unsafe fn tile<W: Weights, S: ScaleKind, const N: usize>(args: &TileArgs, row: usize, shift: i32);
+}
+
+/// By `maddubs`.
+struct Maddubs;
+
+impl Products for Maddubs {
+    const SIGNED_SHIFT: i32 = 0;
+    #[inline(always)]
+    unsafe fn group<W: Weights, const QUADS: usize, const N: usize>(
+        q: *const u8,
+        first: usize,
+        x: *const i8,
+        k: usize,
+    ) -> [[__m256i; 2]; N] {
+        #[inline]
+        #[target_feature(enable = "avx2,fma,f16c")]
+        fn product(signed: bool, w: __m256i, x: __m256i) -> __m256i {
+            if signed { _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(x, w)) } else { _mm256_maddubs_epi16(w, x) }
+        }
+        #[inline]
+        #[target_feature(enable = "avx2,fma,f16c")]
+        fn widen(isum: __m256i, sum16: __m256i) -> __m256i {
+            _mm256_add_epi32(isum, _mm256_madd_epi16(sum16, _mm256_set1_epi16(1)))
+        }
+        // SAFETY: the machine has AVX2; first + j < 8, and the N rows hold 32 columns from `x` on.
+        unsafe {
+            let mut isum = [[_mm256_setzero_si256(); 2]; N];
+            let mut sum16 = isum;
+            for j in 0..QUADS {
+                let w = [W::quad(q, first + j, 0), W::quad(q, first + j, 1)];
+                for n in 0..N {
+                    let x = _mm256_set1_epi32(x.add(n * k + 4 * (first + j)).cast::<i32>().read_unaligned());
+                    for h in 0..2 {
+                        let p = product(W::SIGNED, w[h], x);
+                        sum16[n][h] = if j % W::SUMS == 0 { p } else { _mm256_add_epi16(sum16[n][h], p) };
+                        if j % W::SUMS == W::SUMS - 1 || j == QUADS - 1 {
+                            isum[n][h] = widen(isum[n][h], sum16[n][h]);
+                        }
+                    }
+                }
+            }
+            isum
+        }
+    }
+    unsafe fn tile<W: Weights, S: ScaleKind, const N: usize>(args: &TileArgs, row: usize, shift: i32) {
+        #[target_feature(enable = "avx2,fma,f16c")]
+        unsafe fn compiled<W: Weights, S: ScaleKind, const N: usize>(args: &TileArgs, row: usize, shift: i32) {
+            // SAFETY: the caller's promise.
+            unsafe { tile::<Maddubs, W, S, N>(args, row, shift) }
+        }
+        // SAFETY: the caller's promise.
+        unsafe { compiled::<W, S, N>(args, row, shift) }
+    }
+}
+
 super::int_kernels!();
 
-/// All rows of activations, four at a time.
 unsafe fn rows<W: Weights, S: ScaleKind>(args: &TileArgs, offset: i32) {
+    // SAFETY: the caller's promise.
+    unsafe { rows_by::<Maddubs, W, S>(args, offset) }
+}
+
+/// All rows of activations, four at a time.
+pub(super) unsafe fn rows_by<P: Products, W: Weights, S: ScaleKind>(args: &TileArgs, offset: i32) {
+    let shift = offset + if W::SIGNED { P::SIGNED_SHIFT } else { 0 };
     let mut row = 0;
     while row < args.n_rows {
         let n = (args.n_rows - row).min(ROWS);
         // SAFETY: the caller's promise, and n rows remain.
         unsafe {
             match n {
-                4 => tile::<W, S, 4>(args, row, offset),
-                3 => tile::<W, S, 3>(args, row, offset),
-                2 => tile::<W, S, 2>(args, row, offset),
-                _ => tile::<W, S, 1>(args, row, offset),
+                4 => P::tile::<W, S, 4>(args, row, shift),
+                3 => P::tile::<W, S, 3>(args, row, shift),
+                2 => P::tile::<W, S, 2>(args, row, shift),
+                _ => P::tile::<W, S, 1>(args, row, shift),
             }
         }
         row += n;
@@ -210,81 +285,66 @@ unsafe fn rows<W: Weights, S: ScaleKind>(args: &TileArgs, offset: i32) {
 }
 
 /// `N` rows of activations from `row` on.
-#[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn tile<W: Weights, S: ScaleKind, const N: usize>(args: &TileArgs, row: usize, offset: i32) {
-    let k = args.k;
+#[inline(always)]
+pub(super) unsafe fn tile<P: Products, W: Weights, S: ScaleKind, const N: usize>(args: &TileArgs, row: usize, shift: i32) {
+    /// A row's accumulators with the sums of a group added: scaled, and the minimum where there is one.
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    fn scaled(acc: Pair, isum: [__m256i; 2], scale_w: Pair, s: f32, min: Option<(Pair, f32)>) -> Pair {
+        let w = mul(scale_w, [_mm256_set1_ps(s); 2]);
+        let acc = [_mm256_fmadd_ps(_mm256_cvtepi32_ps(isum[0]), w[0], acc[0]), _mm256_fmadd_ps(_mm256_cvtepi32_ps(isum[1]), w[1], acc[1])];
+        match min {
+            None => acc,
+            Some((minus_min, sum)) => {
+                let sum = _mm256_set1_ps(sum);
+                [_mm256_fmadd_ps(minus_min[0], sum, acc[0]), _mm256_fmadd_ps(minus_min[1], sum, acc[1])]
+            }
+        }
+    }
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    fn less(isum: [__m256i; 2], shift: i32) -> [__m256i; 2] {
+        isum.map(|isum| _mm256_sub_epi32(isum, _mm256_set1_epi32(shift)))
+    }
     let groups = S::SCALES.groups();
-    let quads = 8 / groups;
-    let ones = _mm256_set1_epi16(1);
-    let mut acc: [Pair; N] = [zero(); N];
+    // SAFETY: the machine has the instruction set.
+    let mut acc: [Pair; N] = unsafe { [zero(); N] };
     let mut w = args.w;
     let mut sup = w;
-    for step in 0..k / STEP {
+    for step in 0..args.k / STEP {
         if S::SCALES.super_bytes() > 0 && step % (SUPER / STEP) == 0 {
             sup = w;
             // SAFETY: the tile holds the super scales before every eighth step.
             w = unsafe { w.add(S::SCALES.super_bytes()) };
         }
-        // SAFETY: the scales follow the integers of the step.
-        let scales = unsafe { w.add(W::STEP_BYTES) };
+        // SAFETY: the scales follow the integers of the step; the rows hold the step's columns.
+        let (scales, x) = unsafe { (w.add(W::STEP_BYTES), args.q.add(row * args.k + step * STEP)) };
         for g in 0..groups {
-            // SAFETY: g < groups.
-            let (scale_w, minus_min) = unsafe { S::load(sup, scales, g) };
-            let mut isum: [[__m256i; 2]; N] = [[_mm256_setzero_si256(); 2]; N];
-            let mut sum16: [[__m256i; 2]; N] = isum;
-            for jg in 0..quads {
-                let j = g * quads + jg;
-                // SAFETY: j < 8.
-                let (w0, w1) = unsafe { (W::quad(w, j, 0), W::quad(w, j, 1)) };
-                for n in 0..N {
-                    // SAFETY: row + n < n_rows, and step * 32 + 4 j + 4 <= k.
-                    let x = unsafe { args.q.add((row + n) * k + step * STEP + 4 * j).cast::<i32>().read_unaligned() };
-                    let x = _mm256_set1_epi32(x);
-                    let (p0, p1) = if W::SIGNED {
-                        (
-                            _mm256_maddubs_epi16(_mm256_abs_epi8(w0), _mm256_sign_epi8(x, w0)),
-                            _mm256_maddubs_epi16(_mm256_abs_epi8(w1), _mm256_sign_epi8(x, w1)),
-                        )
-                    } else {
-                        (_mm256_maddubs_epi16(w0, x), _mm256_maddubs_epi16(w1, x))
-                    };
-                    if jg % W::SUMS == 0 {
-                        sum16[n] = [p0, p1];
-                    } else {
-                        sum16[n] = [_mm256_add_epi16(sum16[n][0], p0), _mm256_add_epi16(sum16[n][1], p1)];
-                    }
-                    if jg % W::SUMS == W::SUMS - 1 || jg == quads - 1 {
-                        isum[n] = [
-                            _mm256_add_epi32(isum[n][0], _mm256_madd_epi16(sum16[n][0], ones)),
-                            _mm256_add_epi32(isum[n][1], _mm256_madd_epi16(sum16[n][1], ones)),
-                        ];
-                    }
-                }
-            }
-            for n in 0..N {
-                // SAFETY: row + n < n_rows; one scale per 32 columns.
-                let s_all = _mm256_set1_ps(unsafe { *args.scale.add(step * args.stride + row + n) });
-                if offset != 0 {
+            // SAFETY: g < groups, and the N rows are there.
+            let ((scale_w, minus_min), mut isum) = unsafe {
+                let isum = match groups {
+                    1 => P::group::<W, 8, N>(w, 0, x, args.k),
+                    _ => P::group::<W, 4, N>(w, 4 * g, x, args.k),
+                };
+                (S::load(sup, scales, g), isum)
+            };
+            for (n, (acc, isum)) in acc.iter_mut().zip(&mut isum).enumerate() {
+                if shift != 0 {
                     // SAFETY: one sum per 16 columns.
-                    let sum = unsafe {
+                    unsafe {
                         let sums = args.sum.add(2 * step * args.stride + row + n);
-                        if groups == 1 { *sums + *sums.add(args.stride) } else { *sums.add(g * args.stride) }
-                    };
-                    let shift = _mm256_set1_epi32(offset * sum);
-                    isum[n] = isum[n].map(|isum| _mm256_sub_epi32(isum, shift));
-                }
-                for h in 0..2 {
-                    acc[n][h] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(isum[n][h]), _mm256_mul_ps(scale_w[h], s_all), acc[n][h]);
-                    if S::SCALES.has_min() {
-                        // SAFETY: one value a group.
-                        let sum = unsafe {
-                            match groups {
-                                1 => *args.sum32.add(step * args.stride + row + n),
-                                _ => *args.sum16.add((2 * step + g) * args.stride + row + n),
-                            }
-                        };
-                        acc[n][h] = _mm256_fmadd_ps(minus_min[h], _mm256_set1_ps(sum), acc[n][h]);
+                        let sum = if groups == 1 { *sums + *sums.add(args.stride) } else { *sums.add(g * args.stride) };
+                        *isum = less(*isum, shift * sum);
                     }
+                }
+                // SAFETY: row + n < n_rows; one scale per 32 columns, and for minima one value a group.
+                unsafe {
+                    let s = *args.scale.add(step * args.stride + row + n);
+                    let sum = || match groups {
+                        1 => *args.sum32.add(step * args.stride + row + n),
+                        _ => *args.sum16.add((2 * step + g) * args.stride + row + n),
+                    };
+                    *acc = scaled(*acc, *isum, scale_w, s, S::SCALES.has_min().then(|| (minus_min, sum())));
                 }
             }
         }

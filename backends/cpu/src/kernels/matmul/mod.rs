@@ -14,7 +14,7 @@
 
 /// `takes_int` and `run_int` of an instruction set, over its own `Nibble`, `Byte`, ... and `rows`: one kernel a combination
 /// of integers and scales that a storage type uses.
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 macro_rules! int_kernels {
     () => {
         super::int_kernels! {
@@ -64,7 +64,7 @@ macro_rules! int_kernels {
         }
     };
 }
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 use int_kernels;
 
 #[cfg(target_arch = "x86_64")]
@@ -73,6 +73,14 @@ mod amx;
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(target_arch = "x86_64")]
+mod avxvnni;
+#[cfg(target_arch = "aarch64")]
+mod neon;
+#[cfg(target_arch = "aarch64")]
+mod neon_dotprod;
+#[cfg(target_arch = "aarch64")]
+mod neon_i8mm;
 mod scalar;
 
 pub(crate) use scalar::IQ4_VALUES;
@@ -85,7 +93,7 @@ use std::ops::Range;
 /// Operands of a kernel. The caller guarantees (placement, packing and pool do): `w` is a tile of the kernel's layout and
 /// `k` columns; activations hold `n_rows` rows of `k` columns; `out` takes `n_rows * 16` floats, row by row.
 #[derive(Debug, Clone, Copy)]
-#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "some operands are for vector rows alone"))]
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "some operands are for some vector rows alone"))]
 pub(crate) struct TileArgs {
     /// The tile.
     pub w: *const u8,
@@ -202,11 +210,21 @@ pub(crate) const KERNELS: &[Kernel] = &[
     #[cfg(target_arch = "x86_64")]
     row("matmul_float_avx2", |layout| !layout.act8(), Isa::Avx2, avx2::run_float),
     #[cfg(target_arch = "x86_64")]
+    row("matmul_int_avxvnni", avxvnni::takes_int, Isa::AvxVnni, avxvnni::run_int),
+    #[cfg(target_arch = "x86_64")]
     row("matmul_int_avx512vnni", avx512::takes_int, Isa::Avx512Vnni, avx512::run_int),
     #[cfg(target_arch = "x86_64")]
     row("matmul_float_avx512", |layout| !layout.act8(), Isa::Avx512Vnni, avx512::run_float),
     #[cfg(target_arch = "x86_64")]
     Kernel { min_rows: 16, scratch: amx::scratch_bytes, ..row("matmul_int_amx", amx::takes_int, Isa::Amx, amx::run_int) },
+    #[cfg(target_arch = "aarch64")]
+    row("matmul_int_neon", neon::takes_int, Isa::Neon, neon::run_int),
+    #[cfg(target_arch = "aarch64")]
+    row("matmul_float_neon", |layout| !layout.act8(), Isa::Neon, neon::run_float),
+    #[cfg(target_arch = "aarch64")]
+    row("matmul_int_neon_dotprod", neon_dotprod::takes_int, Isa::NeonDotprod, neon_dotprod::run_int),
+    #[cfg(target_arch = "aarch64")]
+    row("matmul_int_neon_i8mm", neon_i8mm::takes_int, Isa::NeonI8mm, neon_i8mm::run_int),
 ];
 
 /// A row for any number of activations, without scratch.
@@ -216,7 +234,7 @@ const fn row(name: &'static str, takes: fn(Layout) -> bool, isa: Isa, run: TileF
 
 /// The best kernel for a layout and a number of rows up to an instruction set.
 pub(crate) fn select(layout: Layout, isa: Isa, n_rows: usize) -> Kernel {
-    *KERNELS.iter().rfind(|k| k.isa <= isa && k.min_rows <= n_rows && (k.takes)(layout)).unwrap_or(&KERNELS[0])
+    *KERNELS.iter().rfind(|k| isa.includes(k.isa) && k.min_rows <= n_rows && (k.takes)(layout)).unwrap_or(&KERNELS[0])
 }
 
 #[cfg(test)]
@@ -276,6 +294,18 @@ mod tests {
 
     fn cases() -> Vec<TensorType> {
         (0..64).filter_map(TensorType::from_id).filter(|&ty| pack_row(ty).is_some()).collect()
+    }
+
+    #[test]
+    fn no_kernel_is_chosen_that_needs_more_than_was_asked_for() {
+        for layout in cases().into_iter().filter_map(pack_row).map(|row| row.layout) {
+            for (_, isa) in Isa::ALL {
+                for n_rows in [1, 2, 3, 64] {
+                    let kernel = select(layout, isa, n_rows);
+                    assert!(isa.includes(kernel.isa) && kernel.min_rows <= n_rows, "{isa:?}: {}", kernel.name);
+                }
+            }
+        }
     }
 
     #[test]
