@@ -13,7 +13,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Name of the packed form with its version, which rises with every change of a layout.
-const FORM: &str = "cpu-1";
+const FORM: &str = "cpu-2";
 
 /// Where every weight of a segment goes, known before any is read.
 #[derive(Debug, Clone, Default)]

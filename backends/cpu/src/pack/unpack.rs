@@ -63,7 +63,14 @@ impl Quant {
         match self {
             Quant::Nibble { offset } => i16::from(nibble()) - i16::from(offset),
             Quant::NibbleIq4 => i16::from(IQ4_VALUES[usize::from(nibble())]),
-            Quant::Byte { offset, .. } => i16::from(byte()) - i16::from(offset),
+            Quant::Five { offset } => {
+                let high = q[256 + r * 4 + c % 4] >> (c / 4) & 1;
+                i16::from(nibble() | high << 4) - i16::from(offset)
+            }
+            Quant::Six { offset } => {
+                let high = q[256 + c / 16 * 64 + r * 4 + c % 4] >> (c % 16 / 4 * 2) & 3;
+                i16::from(nibble() | high << 4) - i16::from(offset)
+            }
             Quant::Signed => i16::from(byte() as i8),
         }
     }
