@@ -6,7 +6,8 @@ use crate::kernels::element::{self, ELEMENT_ROWS, Elements};
 use crate::kernels::matmul::{self, TileArgs};
 use crate::load::{PackPlan, key};
 use crate::pack::{Packed, TILE, pack_row, unpack_row};
-use crate::pool::Pool;
+use crate::CpuBackend;
+use crate::pool::{Pool, ThreadCare};
 use selvedge_core::backend::{BackendError, CacheShape, Instance, PackBytes, StepIo, TensorSource};
 use selvedge_core::graph::{Node, ValueId, VerifiedGraph};
 use selvedge_core::ids::SeqId;
@@ -38,6 +39,7 @@ pub(crate) struct Model {
     pub plan: PackPlan,
     pub isa: Isa,
     pub n_threads: usize,
+    pub care: ThreadCare,
     /// At least as long as the plan says, and aligned.
     pack: PackBytes,
 }
@@ -50,9 +52,9 @@ impl Model {
         source: Arc<dyn TensorSource>,
         plan: PackPlan,
         pack: PackBytes,
-        isa: Isa,
-        n_threads: usize,
+        backend: &CpuBackend,
     ) -> Result<Model, BackendError> {
+        let CpuBackend { isa, n_threads, care, .. } = backend.clone();
         let wrong = |expected: String, found: String| Err(BackendError::Pack { expected, found });
         if pack.bytes().len() < plan.n_bytes {
             return wrong(format!("{} bytes", plan.n_bytes), format!("{} bytes", pack.bytes().len()));
@@ -69,7 +71,7 @@ impl Model {
                 return wrong(format!("{need} bytes of {} as it is", decl.tensor), format!("{found} bytes"));
             }
         }
-        Ok(Model { graph, source, plan, pack, isa, n_threads })
+        Ok(Model { graph, source, plan, pack, isa, n_threads, care })
     }
 
     fn pack_ptr(&self) -> *const u8 {
@@ -189,7 +191,7 @@ pub(crate) struct CpuInstance {
 impl CpuInstance {
     pub(crate) fn new(model: Arc<Model>, placements: &[Placement], cache: CacheShape) -> Result<CpuInstance, BackendError> {
         let graph = &model.graph;
-        let pool = Pool::new(model.n_threads)?;
+        let pool = Pool::new(model.n_threads, &model.care)?;
         let steps: Vec<StepShape> = placements.iter().map(|p| p.shape).collect();
         let scratch_sizes = Scratch::new(graph, 0..graph.nodes.len(), &steps, cache.n_ctx, model.isa);
         let scratch = Region::new(scratch_sizes.n_bytes(pool.n_threads()), false)?;

@@ -1,6 +1,7 @@
 //! CPU backend: W4A8 kernels over one packed layout, attention over pages, a thread pool that splits by rows. Every
 //! instruction set and thread count gives the same bits (DESIGN 3.1).
 
+mod count;
 mod instance;
 mod isa;
 mod kernels;
@@ -9,7 +10,8 @@ mod pack;
 mod pool;
 
 pub use isa::Isa;
-pub use pool::MAX_THREADS;
+pub use count::best_thread_count;
+pub use pool::{MAX_THREADS, ThreadCare};
 
 use instance::{CpuInstance, Model, Scratch};
 use load::PackPlan;
@@ -25,17 +27,18 @@ use std::ops::Range;
 use std::sync::Arc;
 
 /// The backend with its options settled.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CpuBackend {
     isa: Isa,
     /// Whether the instruction set was chosen here.
     automatic: bool,
     n_threads: usize,
+    care: ThreadCare,
 }
 
 impl CpuBackend {
-    /// `isa`: `None` takes the best there is. `n_threads`: 0 takes what the system allows; at most [`MAX_THREADS`].
-    pub fn new(isa: Option<Isa>, n_threads: usize) -> Result<CpuBackend, BackendError> {
+    /// `isa`: `None` takes the best there is. `n_threads`: 0 takes one for each fast core; at most [`MAX_THREADS`].
+    pub fn new(isa: Option<Isa>, n_threads: usize, care: ThreadCare) -> Result<CpuBackend, BackendError> {
         let automatic = isa.is_none();
         let isa = isa.unwrap_or_else(Isa::best);
         if !isa.enable() {
@@ -43,7 +46,7 @@ impl CpuBackend {
             return Err(BackendError::Isa { wanted: isa.name().into(), available });
         }
         let n_threads = if n_threads == 0 { selvedge_core::os::default_threads() } else { n_threads };
-        Ok(CpuBackend { isa, automatic, n_threads: n_threads.min(MAX_THREADS) })
+        Ok(CpuBackend { isa, automatic, n_threads: n_threads.min(MAX_THREADS), care })
     }
 
     /// Instruction set in use.
@@ -119,7 +122,7 @@ impl Backend for CpuBackend {
             }
         }
         let plan = PackPlan::new(&graph, nodes.clone());
-        let model = Model::new(graph, nodes, weights, plan, pack, self.isa, self.n_threads)?;
+        let model = Model::new(graph, nodes, weights, plan, pack, self)?;
         Ok(Arc::new(CpuModel(Arc::new(model))))
     }
 }

@@ -13,7 +13,7 @@
 //! half of what the slowest has left. Cores of unequal speed, and cores that the system takes away, even out so.
 
 use selvedge_core::backend::BackendError;
-use selvedge_core::os::FloatEnv;
+use selvedge_core::os::{self, FloatEnv};
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -59,6 +59,28 @@ unsafe impl Sync for Shared {}
 // SAFETY: the raw pointer inside is used under the rule above, from whichever thread.
 unsafe impl Send for Shared {}
 
+/// Where a pool's threads run, and how urgently. The caller's own thread stays as the host made it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ThreadCare {
+    /// Processors by the system's numbers: the caller is left the first, each further thread is bound to the next. Empty:
+    /// the system chooses.
+    pub cpus: Vec<usize>,
+    /// Priority as `nice` counts it, from -20 (first) to 19 (last).
+    pub niceness: i32,
+}
+
+impl ThreadCare {
+    /// Settles the calling worker. A system that refuses leaves it as it was: slower perhaps, never wrong.
+    fn take(&self, worker: usize) {
+        if let Some(&cpu) = self.cpus.get((worker + 1) % self.cpus.len().max(1)) {
+            os::bind_to_cpus(&[cpu]);
+        }
+        if self.niceness != 0 {
+            os::set_niceness(self.niceness);
+        }
+    }
+}
+
 /// The pool.
 pub(crate) struct Pool {
     shared: Arc<Shared>,
@@ -73,7 +95,7 @@ impl std::fmt::Debug for Pool {
 
 impl Pool {
     /// A pool of `n_threads`, the caller included.
-    pub(crate) fn new(n_threads: usize) -> Result<Pool, BackendError> {
+    pub(crate) fn new(n_threads: usize, care: &ThreadCare) -> Result<Pool, BackendError> {
         let n_workers = n_threads.clamp(1, MAX_THREADS) - 1;
         let shared = Arc::new(Shared {
             job: UnsafeCell::new(None),
@@ -87,12 +109,15 @@ impl Pool {
         });
         let mut pool = Pool { shared, workers: Vec::with_capacity(n_workers) };
         for index in 0..n_workers {
-            let shared = pool.shared.clone();
+            let (shared, care) = (pool.shared.clone(), care.clone());
             // Kernels keep their scratch elsewhere: half a megabyte of stack is plenty.
             let spawned = std::thread::Builder::new()
                 .name(format!("selvedge-{}", index + 1))
                 .stack_size(512 << 10)
-                .spawn(move || work(&shared, index));
+                .spawn(move || {
+                    care.take(index);
+                    work(&shared, index);
+                });
             match spawned {
                 Ok(handle) => pool.workers.push(handle),
                 Err(_) => return Err(BackendError::Thread { index: index + 1, wanted: n_threads }),
@@ -309,7 +334,7 @@ mod tests {
     #[test]
     fn every_task_runs_once() {
         for n_threads in [1, 2, 3, 8] {
-            let mut pool = Pool::new(n_threads).unwrap();
+            let mut pool = Pool::new(n_threads, &ThreadCare::default()).unwrap();
             for n_tasks in [0, 1, 2, 7, 1000] {
                 for _ in 0..20 {
                     let counts: Vec<AtomicUsize> = (0..n_tasks).map(|_| AtomicUsize::new(0)).collect();
@@ -325,7 +350,7 @@ mod tests {
 
     #[test]
     fn a_panic_in_a_task_reaches_the_caller_and_the_pool_lives() {
-        let mut pool = Pool::new(3).unwrap();
+        let mut pool = Pool::new(3, &ThreadCare::default()).unwrap();
         for bad in [0, 50, 99] {
             let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
                 pool.run(100, &|task, _| assert!(task != bad, "task {bad} fails on purpose"));
@@ -337,7 +362,9 @@ mod tests {
 
     #[test]
     fn sleepers_wake() {
-        let mut pool = Pool::new(2).unwrap();
+        // Also those that are bound to a processor, or were to be bound to one that isn't there.
+        let care = ThreadCare { cpus: vec![0, 9999], niceness: 3 };
+        let mut pool = Pool::new(2, &care).unwrap();
         for _ in 0..5 {
             std::thread::sleep(std::time::Duration::from_millis(20));
             let n = AtomicUsize::new(0);
