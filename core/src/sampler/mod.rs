@@ -23,6 +23,8 @@ mod error;
 mod filters;
 mod history;
 mod params;
+#[cfg(test)]
+mod reference;
 mod rng;
 mod stage;
 #[cfg(test)]
