@@ -114,6 +114,7 @@ impl Set {
         self.list = Some(self.sorted());
     }
 
+    /// Does nothing where the threshold is NaN.
     fn xtc(&mut self, threshold: f32) {
         let (max, sum) = (self.max(), self.softmax().1);
         let distance = -(double::ln(f64::from(threshold) * sum) as f32);
@@ -216,9 +217,8 @@ impl Reference {
                 }
                 Stage::MinP if params.min_p > 0.0 => set.keep_near(-math::ln(params.min_p)),
                 Stage::Xtc if params.xtc_probability > 0.0 && params.xtc_threshold <= 0.5 => {
-                    if self.rng.uniform() < f64::from(params.xtc_probability) {
-                        set.xtc(params.xtc_threshold);
-                    }
+                    let excludes = self.rng.uniform() < f64::from(params.xtc_probability);
+                    set.xtc(if excludes { params.xtc_threshold } else { f32::NAN });
                 }
                 _ => {}
             }
