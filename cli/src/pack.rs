@@ -14,9 +14,9 @@ use std::path::PathBuf;
 pub(crate) struct PackCommandArgs {
     #[command(flatten)]
     file: FileArgs,
-    /// Threads that pack [default: as many as the system lets it use]
-    #[arg(short = 't', long, value_parser = clap::value_parser!(u16).range(1..=256))]
-    threads: Option<u16>,
+    /// Threads that pack [default: one a fast core]
+    #[arg(short = 't', long)]
+    threads: Option<usize>,
     #[command(flatten)]
     packs: PackArgs,
     /// Write a file that ships instead of the model's and loads with nothing to prepare
@@ -41,8 +41,7 @@ impl PackCommandArgs {
     fn options(&self, packs: PackOptions) -> ModelOptions {
         // Packing needs no context.
         let plan = PlanOptions { n_ctx: Some(1), weights: Weights::Mapped, ..PlanOptions::default() };
-        let backend =
-            BackendOptions { backend: Some("cpu".into()), n_threads: self.threads.map_or(0, usize::from), ..BackendOptions::default() };
+        let backend = BackendOptions { backend: Some("cpu".into()), n_threads: self.threads.unwrap_or(0), ..BackendOptions::default() };
         ModelOptions { plan, backend, packs, ..ModelOptions::default() }
     }
 

@@ -353,6 +353,13 @@ pub fn file_size_limit() -> Option<u64> {
     None
 }
 
+/// What the processor calls itself; empty where the system doesn't tell.
+pub fn processor() -> String {
+    let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let line = text.lines().find(|line| ["model name", "Hardware", "CPU part"].iter().any(|key| line.starts_with(key)));
+    line.and_then(|line| line.split_once(':')).map_or_else(String::new, |(_, name)| name.trim().to_owned())
+}
+
 /// Name and version of the system's kernel; empty where it isn't told.
 pub fn kernel_release() -> String {
     std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned()

@@ -118,7 +118,12 @@ impl Setup {
         let (n_ctx, n_seq, chunk, max_wanted, kv) = (Some(self.n_ctx), self.n_seq, self.chunk, self.max_wanted, self.kv);
         ModelOptions {
             plan: PlanOptions { n_ctx, n_seq, chunk, max_wanted, kv, ..PlanOptions::default() },
-            backend: BackendOptions { backend: Some(self.backend.into()), isa: self.isa.map(str::to_owned), n_threads: self.n_threads },
+            backend: BackendOptions {
+                backend: Some(self.backend.into()),
+                isa: self.isa.map(str::to_owned),
+                n_threads: self.n_threads,
+                ..BackendOptions::default()
+            },
             ..ModelOptions::default()
         }
     }

@@ -1,12 +1,12 @@
 //! A CPU instance: nodes compiled to calls of chosen kernels at fixed offsets, run on a pool.
 
+use crate::CpuBackend;
 use crate::isa::Isa;
 use crate::kernels::attention::{self, AttentionKernels, BlockArgs, MAX_QUERIES, Query};
 use crate::kernels::element::{self, ELEMENT_ROWS, Elements};
 use crate::kernels::matmul::{self, TileArgs};
 use crate::load::{PackPlan, key};
 use crate::pack::{Packed, TILE, pack_row, unpack_row};
-use crate::CpuBackend;
 use crate::pool::{Pool, ThreadCare};
 use selvedge_core::backend::{BackendError, CacheShape, Instance, PackBytes, StepIo, TensorSource};
 use selvedge_core::graph::{Node, ValueId, VerifiedGraph};

@@ -9,8 +9,8 @@ mod load;
 mod pack;
 mod pool;
 
-pub use isa::Isa;
 pub use count::best_thread_count;
+pub use isa::Isa;
 pub use pool::{MAX_THREADS, ThreadCare};
 
 use instance::{CpuInstance, Model, Scratch};

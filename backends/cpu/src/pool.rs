@@ -111,13 +111,10 @@ impl Pool {
         for index in 0..n_workers {
             let (shared, care) = (pool.shared.clone(), care.clone());
             // Kernels keep their scratch elsewhere: half a megabyte of stack is plenty.
-            let spawned = std::thread::Builder::new()
-                .name(format!("selvedge-{}", index + 1))
-                .stack_size(512 << 10)
-                .spawn(move || {
-                    care.take(index);
-                    work(&shared, index);
-                });
+            let spawned = std::thread::Builder::new().name(format!("selvedge-{}", index + 1)).stack_size(512 << 10).spawn(move || {
+                care.take(index);
+                work(&shared, index);
+            });
             match spawned {
                 Ok(handle) => pool.workers.push(handle),
                 Err(_) => return Err(BackendError::Thread { index: index + 1, wanted: n_threads }),

@@ -122,7 +122,8 @@ mod tests {
         let error = backends(&BackendOptions { backend: Some("gpu9".into()), ..BackendOptions::default() }).unwrap_err();
         assert!(error.to_string().contains("gpu9") && error.to_string().contains("cpu"));
         for backend in [None, Some("null".to_owned())] {
-            let error = backends(&BackendOptions { backend, isa: Some("mmx".into()), n_threads: 1, ..BackendOptions::default() }).unwrap_err();
+            let error =
+                backends(&BackendOptions { backend, isa: Some("mmx".into()), n_threads: 1, ..BackendOptions::default() }).unwrap_err();
             assert!(error.to_string().contains("scalar"));
         }
     }

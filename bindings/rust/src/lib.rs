@@ -17,7 +17,7 @@ mod model;
 
 pub use logprobs::Logprobs;
 pub use model::{Error, Model, ModelOptions, PackOptions, open_text, pack_to, plan};
-pub use selvedge_backends::{BackendOptions, REGISTRY, RegistryError};
+pub use selvedge_backends::{BackendOptions, MAX_THREADS, REGISTRY, RegistryError, ThreadCare};
 pub use selvedge_core::backend::{Backend, BackendError, BackendInfo, Tap};
 pub use selvedge_core::cancel::CancelToken;
 pub use selvedge_core::engine::{Engine, LoadError, LoadStage, LoadedModel, NUMERICS, StepError};

@@ -1,11 +1,13 @@
 //! Opening models: options settled once, backends chosen by name.
 
-use selvedge_backends::{BackendOptions, RegistryError, backends};
+use selvedge_backends::{BackendOptions, RegistryError, backends, measure_threads};
+use selvedge_core::backend::Backend;
 use selvedge_core::backend::LoadControl;
 use selvedge_core::cancel::CancelToken;
 use selvedge_core::engine::{LoadError, LoadOptions, LoadStage, LoadedModel, StepError};
 use selvedge_core::ids::TokenId;
 use selvedge_core::model::{ModelError, ModelFile, PackStore, StoreError};
+use selvedge_core::os;
 use selvedge_core::plan::{self, PlanError, PlanOptions, Planned};
 use selvedge_core::session::{Session, SessionError};
 use selvedge_core::template::RenderRequest;
@@ -25,6 +27,9 @@ pub struct ModelOptions {
     pub validate: bool,
     /// Where packed weights are kept.
     pub packs: PackOptions,
+    /// Whether the number of threads is the one that decodes fastest, found by a measurement of a tenth of a second that is
+    /// remembered where packed weights are kept. Instead of the backend options' number.
+    pub auto_threads: bool,
 }
 
 /// Where packed weights are kept. A folder that can't be used is no error: the weights are packed in memory, and
@@ -108,6 +113,36 @@ impl Error {
     }
 }
 
+impl ModelOptions {
+    /// The backends, with the number of threads settled.
+    fn backends(&self) -> Result<Vec<Arc<dyn Backend>>, Error> {
+        if !self.auto_threads {
+            return Ok(backends(&self.backend)?);
+        }
+        let measured = || measure_threads(&self.backend);
+        let isa = self.backend.isa.as_deref().unwrap_or("auto");
+        let key = format!("{} {} {isa}", os::processor(), os::allowed_cpus().len());
+        let n_threads = match self.packs.store() {
+            Ok(Some(store)) => {
+                let recalled = store.recall(THREADS, &key).and_then(|n| n.parse().ok());
+                match recalled {
+                    Some(n) => n,
+                    None => {
+                        let n = measured()?;
+                        store.remember(THREADS, &key, &n.to_string());
+                        n
+                    }
+                }
+            }
+            _ => measured()?,
+        };
+        Ok(backends(&BackendOptions { n_threads, ..self.backend.clone() })?)
+    }
+}
+
+/// Name of the memo of the best number of threads.
+const THREADS: &str = "threads";
+
 /// A model in memory. Cheap to clone; any number of sessions may run on it at once, each on a thread of its own.
 #[derive(Debug, Clone)]
 pub struct Model(Arc<LoadedModel>);
@@ -116,7 +151,7 @@ pub struct Model(Arc<LoadedModel>);
 /// would refuse before it reads weights, apart from memory that doesn't suffice: see [`Planned::check_memory`].
 pub fn plan(path: &Path, options: &ModelOptions) -> Result<Planned, Error> {
     let file = Arc::new(ModelFile::open(path)?);
-    let planned = plan::plan(file, &options.plan, backends(&options.backend)?, options.packs.store().unwrap_or(None))?;
+    let planned = plan::plan(file, &options.plan, options.backends()?, options.packs.store().unwrap_or(None))?;
     TextModel::from_metadata(&planned.file.gguf()?.metadata)?;
     Ok(planned)
 }
@@ -178,7 +213,7 @@ impl Model {
             Err(e) => (None, Some(format!("{e}; they are packed in memory at every load"))),
         };
         let load = LoadOptions { plan: options.plan, validate: options.validate, store };
-        let mut model = LoadedModel::open(path, &load, backends(&options.backend)?, cancel, progress)?;
+        let mut model = LoadedModel::open(path, &load, options.backends()?, cancel, progress)?;
         note.into_iter().for_each(|note| model.add_note(note));
         Ok(Model(Arc::new(model)))
     }

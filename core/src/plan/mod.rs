@@ -41,6 +41,9 @@ pub struct PlanOptions {
     pub budget: Option<u64>,
     /// How packed weights are to be held.
     pub weights: Weights,
+    /// Share of the time that an engine may compute, percent; it rests between steps for the others. For devices that grow
+    /// hot, and for work that nobody waits for.
+    pub duty: u8,
 }
 
 /// How packed weights are to be held.
@@ -68,7 +71,16 @@ pub enum Held {
 
 impl Default for PlanOptions {
     fn default() -> PlanOptions {
-        PlanOptions { n_ctx: None, n_seq: 1, chunk: DEFAULT_CHUNK, max_wanted: 1, kv: KvElem::F16, budget: None, weights: Weights::Auto }
+        PlanOptions {
+            n_ctx: None,
+            n_seq: 1,
+            chunk: DEFAULT_CHUNK,
+            max_wanted: 1,
+            kv: KvElem::F16,
+            budget: None,
+            weights: Weights::Auto,
+            duty: 100,
+        }
     }
 }
 
@@ -279,6 +291,7 @@ fn check_options(options: &PlanOptions, n_ctx: usize) -> Result<(), PlanError> {
     };
     bound("the context", n_ctx, 1 << 24)?;
     bound("the number of sequences", options.n_seq, 1024)?;
+    bound("the share of the time", usize::from(options.duty), 100)?;
     bound("the chunk", options.chunk, 1 << 16)?;
     bound("the number of wanted rows", options.max_wanted, 1 << 16)
 }

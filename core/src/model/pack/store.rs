@@ -245,14 +245,28 @@ impl PackStore {
     /// Whether mappings of files in this folder come in huge pages: tried once for a kernel, then remembered.
     pub(crate) fn has_huge_pages(&self) -> bool {
         let kernel = os::kernel_release();
-        let memo = self.dir.join(HUGE_PAGES);
-        if let Some(answer) = std::fs::read_to_string(&memo).ok().as_deref().and_then(|text| text.strip_prefix(&format!("{kernel} "))) {
-            return answer.trim() == "yes";
+        if let Some(answer) = self.recall(HUGE_PAGES, &kernel) {
+            return answer == "yes";
         }
         let answer = self.try_huge_pages().unwrap_or(false);
-        // A memo that can't be kept costs another try.
-        let _ = std::fs::write(&memo, format!("{kernel} {}\n", if answer { "yes" } else { "no" }));
+        self.remember(HUGE_PAGES, &kernel, if answer { "yes" } else { "no" });
         answer
+    }
+
+    /// What was remembered under a name, for a key that must be the same.
+    pub fn recall(&self, name: &str, key: &str) -> Option<String> {
+        let text = std::fs::read_to_string(self.dir.join(name)).ok()?;
+        Some(text.strip_prefix(key)?.strip_prefix('\n')?.trim().to_owned())
+    }
+
+    /// Remembers something about this machine. What can't be kept is found out again.
+    pub fn remember(&self, name: &str, key: &str, value: &str) {
+        let temporary = self.dir.join(format!("{name}-{}.tmp", std::process::id()));
+        let written = std::fs::write(&temporary, format!("{key}\n{value}\n"));
+        if written.and_then(|()| std::fs::rename(&temporary, self.dir.join(name))).is_err() {
+            // Whatever is there is this process's own.
+            let _ = std::fs::remove_file(&temporary);
+        }
     }
 
     fn try_huge_pages(&self) -> Option<bool> {
