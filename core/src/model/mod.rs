@@ -13,7 +13,7 @@ use std::path::PathBuf;
 pub use file::{Access, ModelFile, TensorRef};
 pub use keys::Keys;
 pub use pack::{Cleaned, PackFile, PackStore, PackTable, StoreError};
-pub(crate) use pack::{Found, Made};
+pub(crate) use pack::{Found, KeepError, Making};
 
 /// What makes a file no model that can be run here. Every variant says what was expected and what was found.
 #[derive(Debug, thiserror::Error)]
