@@ -201,7 +201,7 @@ impl ModelArgs {
         let path = self.file.path()?;
         let mut progress = Progress::new("loading", Unit::Bytes);
         let mut tell = |stage, done, total| {
-            if matches!(stage, LoadStage::Weights | LoadStage::Hash) {
+            if matches!(stage, LoadStage::Hash | LoadStage::Pack | LoadStage::Weights) {
                 progress.update(done, total);
             }
         };

@@ -6,9 +6,9 @@ use crate::os::Interrupt;
 use crate::output;
 use crate::progress::{Progress, Unit};
 use clap::Args;
-use selvedge::{BackendOptions, LoadStage, Model, ModelOptions, PackOptions, PackStore, PlanOptions, Weights, pack_to};
+use selvedge::{BackendOptions, Cleaned, Kept, ModelOptions, PackOptions, PackStore, PlanOptions, Weights, pack, pack_to};
 use serde_json::json;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 #[derive(Debug, Args)]
 pub(crate) struct PackCommandArgs {
@@ -45,7 +45,7 @@ impl PackCommandArgs {
         ModelOptions { plan, backend, packs, ..ModelOptions::default() }
     }
 
-    fn ship(&self, out: &std::path::Path, json: bool) -> Result<()> {
+    fn ship(&self, out: &Path, json: bool) -> Result<()> {
         let path = self.file.path()?;
         let interrupt = Interrupt::watch();
         let mut progress = Progress::new("packing", Unit::Bytes);
@@ -64,41 +64,33 @@ impl PackCommandArgs {
     fn keep(&self, json: bool) -> Result<()> {
         let dir =
             self.packs.dir().ok_or_else(|| CliError::Usage("there is no folder for packed weights: name one with --pack-dir".into()))?;
-        let store = PackStore::open(&dir, self.pack_limit).map_err(|e| CliError::Pack(e.to_string()))?;
+        let store = PackStore::open(&dir, self.pack_limit)?;
         if self.clean {
-            let cleaned = store.clean();
-            return tell(json, &dir, None, cleaned);
+            return tell(json, &dir, None, store.clean());
         }
         // A limit alone is a wish to tidy up; with a model, to pack it within the limit.
-        let model = if self.pack_limit.is_none() || self.file.is_named() { Some(self.pack(dir.clone())?) } else { None };
-        let keep = model.as_ref().and_then(|m| m.packs().next());
+        let kept = if self.pack_limit.is_none() || self.file.is_named() { Some(self.pack(dir.clone())?) } else { None };
+        let keep = kept.as_ref().and_then(|kept| kept.files.first()).map(PathBuf::as_path);
         let cleaned = self.pack_limit.map(|limit| store.prune(limit, keep)).unwrap_or_default();
-        tell(json, &dir, model.as_ref(), cleaned)
+        tell(json, &dir, kept.as_ref(), cleaned)
     }
 
-    fn pack(&self, dir: PathBuf) -> Result<Model> {
+    fn pack(&self, dir: PathBuf) -> Result<Kept> {
         let path = self.file.path()?;
         let options = self.options(PackOptions { dir: Some(dir), limit: self.pack_limit });
         let interrupt = Interrupt::watch();
         let mut progress = Progress::new("packing", Unit::Bytes);
-        let model = Model::open_with(&path, &options, interrupt.token(), &mut |stage, done, total| {
-            if matches!(stage, LoadStage::Weights | LoadStage::Hash) {
-                progress.update(done, total);
-            }
-        });
+        let kept = pack(&path, &options, interrupt.token(), &mut |_, done, total| progress.update(done, total));
         progress.finish();
-        let model = model?;
-        let kept = model.packs().next().is_some() || model.file().packed().is_some();
-        match model.notes() {
-            [.., why] if !kept => Err(CliError::Pack(why.clone())),
-            _ => Ok(model),
-        }
+        let kept = kept?;
+        kept.notes.iter().for_each(|note| output::note(note));
+        Ok(kept)
     }
 }
 
-fn tell(json: bool, dir: &std::path::Path, model: Option<&Model>, cleaned: selvedge::Cleaned) -> Result<()> {
-    let size = |path: &std::path::Path| path.metadata().map_or(0, |m| m.len());
-    let packs: Vec<_> = model.iter().flat_map(|m| m.packs()).collect();
+fn tell(json: bool, dir: &Path, kept: Option<&Kept>, cleaned: Cleaned) -> Result<()> {
+    let size = |path: &Path| path.metadata().map_or(0, |m| m.len());
+    let packs = kept.map_or(&[][..], |kept| &kept.files);
     if json {
         let packs: Vec<_> = packs.iter().map(|p| json!({ "file": p.display().to_string(), "bytes": size(p) })).collect();
         return output::json(&json!({
@@ -106,7 +98,7 @@ fn tell(json: bool, dir: &std::path::Path, model: Option<&Model>, cleaned: selve
         }));
     }
     let mut out: String = packs.iter().map(|p| format!("{}: {} bytes\n", p.display(), size(p))).collect();
-    if cleaned.n_files > 0 || model.is_none() {
+    if cleaned.n_files > 0 || kept.is_none() {
         out += &format!("{} packs of {} bytes taken out of {}\n", cleaned.n_files, cleaned.n_bytes, dir.display());
     }
     output::lines(&out)

@@ -340,17 +340,63 @@ pub fn available_memory() -> Option<u64> {
     None
 }
 
-/// The largest file that this process may write, bytes; `None`: no limit. Writing beyond it would be a signal, not an error.
-pub fn file_size_limit() -> Option<u64> {
+/// Whether a path leads to an open file. Where the system numbers no files, whatever is there counts as the same.
+pub fn is_open_at(file: &std::fs::File, path: &std::path::Path) -> bool {
+    match (file.metadata(), std::fs::metadata(path)) {
+        #[cfg(unix)]
+        (Ok(a), Ok(b)) => {
+            use std::os::unix::fs::MetadataExt;
+            (a.dev(), a.ino()) == (b.dev(), b.ino())
+        }
+        #[cfg(not(unix))]
+        (Ok(_), Ok(_)) => true,
+        _ => false,
+    }
+}
+
+/// Refuses a file larger than this process may write: writing beyond that is a signal, which ends the process, not an error.
+///
+/// # Errors
+/// With both sizes.
+pub fn check_file_size(n_bytes: u64) -> std::io::Result<()> {
     #[cfg(unix)]
     {
         let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
         // SAFETY: the call fills the structure that it is given.
         let known = unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit) } == 0;
-        (known && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
+        if known && limit.rlim_cur != libc::RLIM_INFINITY && n_bytes > limit.rlim_cur as u64 {
+            let text = format!("this process may write files of at most {} bytes, and {n_bytes} are needed", limit.rlim_cur);
+            return Err(std::io::Error::new(std::io::ErrorKind::FileTooLarge, text));
+        }
     }
-    #[cfg(not(unix))]
-    None
+    let _ = n_bytes;
+    Ok(())
+}
+
+/// Lets the system begin to bring written bytes of a file to its disk, so that less is left to wait for. A hint.
+pub fn begin_writing(file: &std::fs::File, at: u64, n_bytes: u64) {
+    #[cfg(target_os = "linux")]
+    sync_range(file, at, n_bytes, libc::SYNC_FILE_RANGE_WRITE);
+    #[cfg(not(target_os = "linux"))]
+    let _ = (file, at, n_bytes);
+}
+
+/// Waits until written bytes of a file are at its disk; where the system can't do that by parts, it doesn't wait.
+pub fn finish_writing(file: &std::fs::File, at: u64, n_bytes: u64) {
+    #[cfg(target_os = "linux")]
+    {
+        let wait = libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WRITE | libc::SYNC_FILE_RANGE_WAIT_AFTER;
+        sync_range(file, at, n_bytes, wait);
+    }
+    #[cfg(not(target_os = "linux"))]
+    let _ = (file, at, n_bytes);
+}
+
+#[cfg(target_os = "linux")]
+fn sync_range(file: &std::fs::File, at: u64, n_bytes: u64, flags: libc::c_uint) {
+    use std::os::fd::AsRawFd;
+    // SAFETY: the call touches no memory of ours. What goes wrong is told by the sync of the whole file that follows.
+    unsafe { libc::sync_file_range(file.as_raw_fd(), at as libc::off64_t, n_bytes as libc::off64_t, flags) };
 }
 
 /// What the processor calls itself; empty where the system doesn't tell.

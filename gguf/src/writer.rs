@@ -75,13 +75,19 @@ impl<'a> Writer<'a> {
             dims: t.dims.get(..t.n_dims).unwrap_or(&t.dims).to_vec(),
             data: data(t),
         };
+        let tensors = gguf.tensors.iter().map(tensor).collect();
+        Self { tensors, end_padding: gguf.end_zeros(), ..Self::with_metadata(gguf) }
+    }
+
+    /// The content of a parsed file without its tensors.
+    pub fn with_metadata(gguf: &Gguf<'_>) -> Self {
         Self {
             version: gguf.version,
             endian: gguf.endian,
             alignment: gguf.alignment,
             metadata: gguf.metadata.iter().map(|(key, value)| (key.to_owned(), value.into())).collect(),
-            tensors: gguf.tensors.iter().map(tensor).collect(),
-            end_padding: gguf.end_zeros(),
+            tensors: Vec::new(),
+            end_padding: None,
         }
     }
 

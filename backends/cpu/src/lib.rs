@@ -20,6 +20,7 @@ use selvedge_core::backend::{
     Backend, BackendError, BackendInfo, BackendMemory, CacheShape, Instance, LoadControl, Loaded, PackBytes, PackLayout, PackSink, Support,
     TensorSource,
 };
+use selvedge_core::cancel::CancelToken;
 use selvedge_core::graph::{Fusions, NodeId, VerifiedGraph};
 use selvedge_core::ops::Op;
 use selvedge_core::place::{Placement, StepShape};
@@ -107,6 +108,10 @@ impl Backend for CpuBackend {
         control: &mut LoadControl<'_>,
     ) -> Result<(), BackendError> {
         load::pack(graph, &PackPlan::new(graph, nodes), weights, self.n_threads, sink, control)
+    }
+
+    fn check_pack(&self, graph: &VerifiedGraph, nodes: Range<usize>, pack: &[u8], cancel: &CancelToken) -> Result<(), BackendError> {
+        load::check(graph, &PackPlan::new(graph, nodes), pack, cancel)
     }
 
     fn load(

@@ -1,6 +1,6 @@
 //! Bringing weights into the packed form, on all threads.
 
-use crate::pack::{Packed, pack_row, pack_tile};
+use crate::pack::{Packed, TILE, pack_row, pack_tile, unpack_row};
 use selvedge_core::backend::{BackendError, LoadControl, PackLayout, PackPiece, PackSink, TensorSource, pack_chunks};
 use selvedge_core::cancel::CancelToken;
 use selvedge_core::graph::VerifiedGraph;
@@ -106,6 +106,9 @@ impl PackPlan {
     }
 }
 
+/// Threads that pack: each holds a chunk in memory, which no plan counts, and so many are as fast as any disk.
+const MOST_PACKERS: usize = 8;
+
 /// Packs everything, a chunk a task: a tile that two chunks share is packed for each.
 pub(crate) fn pack(
     graph: &VerifiedGraph,
@@ -146,7 +149,7 @@ pub(crate) fn pack(
         }
     };
     std::thread::scope(|scope| {
-        for _ in 1..n_threads.min(chunks.len()) {
+        for _ in 1..n_threads.min(MOST_PACKERS).min(chunks.len()) {
             // With fewer threads than asked for, packing is slower and nothing else.
             let _ = std::thread::Builder::new().stack_size(512 << 10).spawn_scoped(scope, || work(&mut |_| {}));
         }
@@ -156,6 +159,38 @@ pub(crate) fn pack(
         return Err(error);
     }
     (control.progress)(total, total);
+    Ok(())
+}
+
+/// Refuses packed numbers that are infinite or undefined.
+pub(crate) fn check(graph: &VerifiedGraph, plan: &PackPlan, pack: &[u8], cancel: &CancelToken) -> Result<(), BackendError> {
+    let name = |w: WeightId| graph.weights[w.0 as usize].tensor.clone();
+    for (range, source) in plan.sources() {
+        let Some(bytes) = pack.get(range) else {
+            return Err(BackendError::Pack { expected: format!("{} bytes", plan.n_bytes), found: format!("{} bytes", pack.len()) });
+        };
+        match source {
+            Source::Vector(w, _) => {
+                if bytes.chunks_exact(4).any(|x| !f32::from_le_bytes([x[0], x[1], x[2], x[3]]).is_finite()) {
+                    return Err(BackendError::DamagedTensor { tensor: name(w) });
+                }
+            }
+            Source::Matrix(rows, packed) => {
+                let mut values = vec![0.0; packed.k];
+                for (t, tile) in bytes.chunks_exact(packed.tile_bytes().max(1)).enumerate() {
+                    for r in 0..TILE.min(rows.n - t * TILE) {
+                        unpack_row(tile, packed.layout, r, &mut values);
+                        if !selvedge_core::math::all_finite(&values) {
+                            return Err(BackendError::DamagedTensor { tensor: name(rows.weight) });
+                        }
+                    }
+                    if cancel.is_cancelled() {
+                        return Err(BackendError::Cancelled);
+                    }
+                }
+            }
+        }
+    }
     Ok(())
 }
 
@@ -216,4 +251,137 @@ fn fill(
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pack::random;
+    use selvedge_core::backend::PACK_CHUNK;
+    use selvedge_core::graph::Graph;
+    use selvedge_core::ops::{Elem, Embed, MatMul, RmsNorm, Select, WeightDecl};
+
+    #[derive(Debug)]
+    struct Tensors(BTreeMap<String, Vec<u8>>);
+
+    impl TensorSource for Tensors {
+        fn tensor(&self, name: &str) -> &[u8] {
+            &self.0[name]
+        }
+    }
+
+    /// Takes chunks as a file does, the first of which ends where the file's own chunk does.
+    struct Sink {
+        phase: usize,
+        bytes: Mutex<Vec<Option<u8>>>,
+    }
+
+    impl PackSink for Sink {
+        fn phase(&self) -> usize {
+            self.phase
+        }
+        fn put(&self, offset: usize, bytes: &[u8]) -> std::io::Result<()> {
+            assert!(offset == 0 || offset % PACK_CHUNK == self.phase, "a chunk at {offset}");
+            for (to, &from) in self.bytes.lock().unwrap()[offset..].iter_mut().zip(bytes) {
+                assert_eq!(to.replace(from), None, "written twice");
+            }
+            Ok(())
+        }
+    }
+
+    /// A graph with matrices of several kinds, some of them in parts, and vectors of two types.
+    fn model() -> (VerifiedGraph, Tensors) {
+        let mut graph = Graph::default();
+        let mut tensors = BTreeMap::new();
+        let mut weight = |graph: &mut Graph, name: &str, ty: TensorType, n_in: usize, n_out: usize| {
+            tensors.insert(name.to_owned(), random::tensor(ty, n_out, n_in, 5 + tensors.len() as u64));
+            graph.weight(WeightDecl { tensor: name.into(), ty, n_in, n_out })
+        };
+        let embedding = weight(&mut graph, "embedding", TensorType::Q6_K, 512, 1999);
+        let norm = weight(&mut graph, "norm", TensorType::F32, 512, 1);
+        let bias = weight(&mut graph, "bias", TensorType::F16, 1030, 1);
+        let wide = weight(&mut graph, "wide", TensorType::Q4_K, 512, 5100);
+        let back = weight(&mut graph, "back", TensorType::F32, 1024, 512);
+        let mut x = graph.push1(None, Embed { weight: embedding, n_vocab: 1999, scale: 1.0 }, &[], "x").unwrap();
+        x = graph.push1(None, RmsNorm { weight: norm, group: 512, eps: 1e-5, residual: false, out: Elem::F32 }, &[x], "normed").unwrap();
+        // Rows 3 to 1033 with a part of the bias would need 1030; 1024 of them feed the next product.
+        let rows = WeightRows { weight: wide, first: 3, n: 1024 };
+        let y = graph.push1(None, MatMul::of_rows(rows, Some(bias), 5), &[x], "y").unwrap();
+        graph.push1(None, MatMul::new(wide, 5100, None), &[x], "z").unwrap();
+        x = graph.push1(None, MatMul::new(back, 512, None), &[y], "back").unwrap();
+        x = graph.push1(None, Select, &[x], "wanted").unwrap();
+        graph.logits = Some(graph.push1(None, MatMul::new(embedding, 1999, None), &[x], "logits").unwrap());
+        (graph.verify().unwrap(), Tensors(tensors))
+    }
+
+    #[test]
+    fn chunks_of_any_phase_on_any_threads_give_the_bytes_of_whole_tiles() {
+        let (graph, tensors) = model();
+        let plan = PackPlan::new(&graph, 0..graph.nodes.len());
+        let mut want = vec![0; plan.n_bytes];
+        for (range, source) in plan.sources() {
+            match source {
+                Source::Vector(w, len) => {
+                    let decl = &graph.weights[w.0 as usize];
+                    let mut values = vec![0.0; len];
+                    selvedge_gguf::decode_row(decl.ty, tensors.tensor(&decl.tensor), &mut values).unwrap();
+                    want[range].copy_from_slice(&values.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<_>>());
+                }
+                Source::Matrix(rows, packed) => {
+                    let decl = &graph.weights[rows.weight.0 as usize];
+                    for (tile, bytes) in want[range].chunks_exact_mut(packed.tile_bytes()).enumerate() {
+                        pack_tile(&pack_row(decl.ty).unwrap(), decl, rows, tensors.tensor(&decl.tensor), tile, bytes).unwrap();
+                    }
+                }
+            }
+        }
+        assert!(plan.n_bytes > 2 * PACK_CHUNK, "{} bytes", plan.n_bytes);
+        for (phase, n_threads) in [(0, 1), (0, 3), (64, 2), (4096 + 192, 5), (PACK_CHUNK - 64, 3)] {
+            let sink = Sink { phase, bytes: Mutex::new(vec![None; plan.n_bytes]) };
+            let mut told = Vec::new();
+            let mut tell = |done, total| told.push((done, total));
+            let mut control = LoadControl { progress: &mut tell, cancel: &CancelToken::new() };
+            pack(&graph, &plan, &tensors, n_threads, &sink, &mut control).unwrap();
+            let got: Vec<u8> = sink.bytes.into_inner().unwrap().into_iter().map(|b| b.expect("every byte is written")).collect();
+            let differs = got.iter().zip(&want).position(|(got, want)| got != want);
+            assert_eq!(differs, None, "phase {phase}, {n_threads} threads");
+            assert!(told.is_sorted() && told.last() == Some(&(plan.n_bytes as u64, plan.n_bytes as u64)), "{told:?}");
+        }
+    }
+
+    #[test]
+    fn a_check_of_packed_weights_finds_what_packing_would_refuse() {
+        let (graph, tensors) = model();
+        let plan = PackPlan::new(&graph, 0..graph.nodes.len());
+        let sink = Sink { phase: 0, bytes: Mutex::new(vec![None; plan.n_bytes]) };
+        let cancel = CancelToken::new();
+        pack(&graph, &plan, &tensors, 2, &sink, &mut LoadControl { progress: &mut |_, _| {}, cancel: &cancel }).unwrap();
+        let mut bytes: Vec<u8> = sink.bytes.into_inner().unwrap().into_iter().flatten().collect();
+        check(&graph, &plan, &bytes, &cancel).unwrap();
+        let refused = |bytes: &[u8], name: &str| {
+            assert_eq!(check(&graph, &plan, bytes, &cancel), Err(BackendError::DamagedTensor { tensor: name.into() }));
+        };
+        for (range, source) in plan.sources() {
+            let (name, value, at) = match source {
+                Source::Vector(w, _) => (&graph.weights[w.0 as usize].tensor, &f32::INFINITY.to_le_bytes()[..], range.end - 4),
+                // The last row's first number: a float, or the scale of its first group.
+                Source::Matrix(rows, packed) => {
+                    let (n_bytes, r) = (packed.tile_bytes(), (rows.n - 1) % TILE);
+                    let name = &graph.weights[rows.weight.0 as usize].tensor;
+                    let tile = range.start + (packed.n_tiles() - 1) * n_bytes;
+                    match name.as_str() {
+                        "back" => (name, &f32::NAN.to_le_bytes()[..], tile + 4 * r),
+                        _ => (name, &[0, 0x7c][..], tile + 2 * r),
+                    }
+                }
+            };
+            let kept = bytes[at..at + value.len()].to_vec();
+            bytes[at..at + value.len()].copy_from_slice(value);
+            refused(&bytes, name);
+            bytes[at..at + value.len()].copy_from_slice(&kept);
+        }
+        assert!(matches!(check(&graph, &plan, &bytes[..bytes.len() - 4096], &cancel), Err(BackendError::Pack { .. })));
+        cancel.cancel();
+        assert_eq!(check(&graph, &plan, &bytes, &cancel), Err(BackendError::Cancelled));
+    }
 }

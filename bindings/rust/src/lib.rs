@@ -16,11 +16,11 @@ mod logprobs;
 mod model;
 
 pub use logprobs::Logprobs;
-pub use model::{Error, Model, ModelOptions, PackOptions, open_text, pack_to, plan};
+pub use model::{Error, Model, ModelOptions, PackOptions, open_text, pack, pack_to, plan};
 pub use selvedge_backends::{BackendOptions, MAX_THREADS, REGISTRY, RegistryError, ThreadCare};
 pub use selvedge_core::backend::{Backend, BackendError, BackendInfo, Tap};
 pub use selvedge_core::cancel::CancelToken;
-pub use selvedge_core::engine::{Engine, LoadError, LoadStage, LoadedModel, NUMERICS, StepError};
+pub use selvedge_core::engine::{Engine, Kept, LoadError, LoadStage, LoadedModel, NUMERICS, StepError};
 pub use selvedge_core::graph::{ValueId, VerifiedGraph};
 pub use selvedge_core::ids::{SeqId, TokenId};
 pub use selvedge_core::kv::KvElem;

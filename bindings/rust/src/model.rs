@@ -4,11 +4,11 @@ use selvedge_backends::{BackendOptions, RegistryError, backends, measure_threads
 use selvedge_core::backend::Backend;
 use selvedge_core::backend::LoadControl;
 use selvedge_core::cancel::CancelToken;
-use selvedge_core::engine::{LoadError, LoadOptions, LoadStage, LoadedModel, StepError};
+use selvedge_core::engine::{Kept, LoadError, LoadOptions, LoadStage, LoadedModel, StepError, keep_packed};
 use selvedge_core::ids::TokenId;
-use selvedge_core::model::{ModelError, ModelFile, PackStore, StoreError};
+use selvedge_core::model::{Memo, ModelError, ModelFile, PackStore, StoreError};
 use selvedge_core::os;
-use selvedge_core::plan::{self, PlanError, PlanOptions, Planned};
+use selvedge_core::plan::{self, Held, PlanError, PlanOptions, Planned};
 use selvedge_core::session::{Session, SessionError};
 use selvedge_core::template::RenderRequest;
 use selvedge_core::text::{TextError, TextModel};
@@ -45,7 +45,8 @@ pub struct PackOptions {
 impl PackOptions {
     /// The store, or why there is none though one was asked for.
     fn store(&self) -> Result<Option<PackStore>, StoreError> {
-        self.dir.as_deref().map(|dir| PackStore::open(dir, self.limit)).transpose()
+        // An empty name would be the folder that the process happens to be in.
+        self.dir.as_deref().filter(|dir| !dir.as_os_str().is_empty()).map(|dir| PackStore::open(dir, self.limit)).transpose()
     }
 }
 
@@ -77,6 +78,9 @@ pub enum Error {
     /// The tokenizer.
     #[error(transparent)]
     Tokenizer(#[from] tokenizer::Error),
+    /// A folder for packed weights that can't be used.
+    #[error(transparent)]
+    Store(#[from] StoreError),
     /// A model that can't be written in packed form.
     #[error("the model can't be packed: {0}")]
     CannotPack(&'static str),
@@ -124,12 +128,12 @@ impl ModelOptions {
         let key = format!("{} {} {isa}", os::processor(), os::allowed_cpus().len());
         let n_threads = match self.packs.store() {
             Ok(Some(store)) => {
-                let recalled = store.recall(THREADS, &key).and_then(|n| n.parse().ok());
+                let recalled = store.recall(Memo::Threads, &key).and_then(|n| n.parse().ok());
                 match recalled {
                     Some(n) => n,
                     None => {
                         let n = measured()?;
-                        store.remember(THREADS, &key, &n.to_string());
+                        store.remember(Memo::Threads, &key, &n.to_string());
                         n
                     }
                 }
@@ -140,9 +144,6 @@ impl ModelOptions {
     }
 }
 
-/// Name of the memo of the best number of threads.
-const THREADS: &str = "threads";
-
 /// A model in memory. Cheap to clone; any number of sessions may run on it at once, each on a thread of its own.
 #[derive(Debug, Clone)]
 pub struct Model(Arc<LoadedModel>);
@@ -151,9 +152,35 @@ pub struct Model(Arc<LoadedModel>);
 /// would refuse before it reads weights, apart from memory that doesn't suffice: see [`Planned::check_memory`].
 pub fn plan(path: &Path, options: &ModelOptions) -> Result<Planned, Error> {
     let file = Arc::new(ModelFile::open(path)?);
-    let planned = plan::plan(file, &options.plan, options.backends()?, options.packs.store().unwrap_or(None))?;
+    let (store, unusable) = match options.packs.store() {
+        Ok(store) => (store, None),
+        Err(e) => (None, Some(e)),
+    };
+    let mut planned = plan::plan(file, &options.plan, options.backends()?, store)?;
+    if let (Some(e), true) = (unusable, planned.plan.held == Held::Resident && planned.file.packed().is_none()) {
+        planned.plan.held_why = format!("packed in memory at every load: {e}");
+    }
     TextModel::from_metadata(&planned.file.gguf()?.metadata)?;
     Ok(planned)
+}
+
+/// Makes the folder that the options name hold a model's weights in packed form, so that later loads find them there.
+/// `progress` as in [`Model::open_with`].
+///
+/// # Errors
+/// A file that is packed already, a folder that can't be used, whatever packing refuses.
+pub fn pack(
+    path: &Path,
+    options: &ModelOptions,
+    cancel: &CancelToken,
+    progress: &mut dyn FnMut(LoadStage, u64, u64),
+) -> Result<Kept, Error> {
+    let store = options.packs.store()?;
+    let planned = plan::plan(Arc::new(ModelFile::open(path)?), &options.plan, backends(&options.backend)?, store)?;
+    if planned.file.packed().is_some() {
+        return Err(Error::CannotPack("it is packed already"));
+    }
+    keep_packed(&planned, cancel, progress).map_err(|e| Error::Load(e.into()))
 }
 
 /// Writes a model's weights in packed form to a file that ships instead of the model's and loads with nothing to prepare.
@@ -178,7 +205,7 @@ pub fn pack_to(
     if layout.n_bytes == 0 {
         return Err(Error::CannotPack("the backend uses weights as they are"));
     }
-    let mut tell = |done, total| progress(LoadStage::Weights, done, total);
+    let mut tell = |done, total| progress(LoadStage::Pack, done, total);
     let mut control = LoadControl { progress: &mut tell, cancel };
     let file = planned.file.clone();
     file.write_packed(out, &layout, &mut control, &mut |sink, control| {

@@ -179,6 +179,10 @@ pub trait Backend: Send + Sync + std::fmt::Debug {
     ) -> Result<(), BackendError> {
         Ok(())
     }
+    /// Refuses numbers that are infinite or undefined in weights of that form, which may be shorter than its layout says.
+    fn check_pack(&self, _graph: &VerifiedGraph, _nodes: Range<usize>, _pack: &[u8], _cancel: &CancelToken) -> Result<(), BackendError> {
+        Ok(())
+    }
     /// Makes the weights of the nodes ready: those packed as its layout says, and from the file what isn't.
     fn load(
         &self,

@@ -24,16 +24,19 @@ pub struct LoadOptions {
     pub store: Option<PackStore>,
 }
 
-/// Where a load stands.
+/// Where a load stands. Stages come in this order, each at most once for every backend; the bytes of a stage only grow and
+/// reach those in all. Which of them come depends on what is there already.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LoadStage {
     /// The vocabulary is being read.
     Tokenizer,
-    /// Weights are being brought into the backend's form, or read in that form.
-    Weights,
     /// The model's file is hashed, once, so that its packed weights are found again.
     Hash,
+    /// Weights are being brought into the backend's form.
+    Pack,
+    /// Weights in that form are being read.
+    Weights,
     /// Done.
     Ready,
 }
@@ -113,7 +116,7 @@ impl LoadedModel {
             planned.file.advise(Access::Sequential);
             check_numbers(&planned.file, cancel)?;
         }
-        let weights = weights::bring(&mut planned, cancel, progress)?;
+        let weights = weights::bring(&mut planned, validate, cancel, progress)?;
         let mut parts = Vec::with_capacity(planned.plan.segments.len());
         for (segment, pack) in planned.plan.segments.iter().zip(weights.packs) {
             let loaded =

@@ -8,6 +8,7 @@ mod load;
 mod weights;
 
 pub use load::{LoadError, LoadOptions, LoadStage, LoadedModel};
+pub use weights::{Kept, keep_packed};
 
 use crate::backend::{BackendError, CacheShape, Instance, StepIo, Tap};
 use crate::cancel::CancelToken;

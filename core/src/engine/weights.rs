@@ -3,12 +3,14 @@
 use super::load::{LoadError, LoadStage};
 use crate::backend::{Backend, BackendError, HoldBytes, LoadControl, PackBytes, PackLayout, PackSink, no_pack};
 use crate::cancel::CancelToken;
-use crate::model::{Access, Found, Made, PackFile};
+use crate::model::{Access, Found, KeepError, Making, PackFile, PackStore};
 use crate::os::{self, Region};
 use crate::plan::{Held, Planned, Segment};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// What was brought.
+#[derive(Default)]
 pub(super) struct Brought {
     /// Packed weights of each segment.
     pub packs: Vec<PackBytes>,
@@ -21,20 +23,112 @@ pub(super) struct Brought {
 /// How far a load is: stage, bytes done, bytes in all.
 type Progress<'a> = &'a mut dyn FnMut(LoadStage, u64, u64);
 
-/// Brings the packed weights of all segments. Where a pack can't be kept, weights that were to be mapped are packed in
-/// memory, if the plan's limit allows it.
-pub(super) fn bring(planned: &mut Planned, cancel: &CancelToken, progress: Progress<'_>) -> Result<Brought, LoadError> {
-    let mut brought = Brought { packs: Vec::new(), mapped: Vec::new(), notes: Vec::new() };
-    for segment in planned.plan.segments.clone() {
+/// A segment with what its backend needs.
+struct Part<'a> {
+    planned: &'a Planned,
+    segment: &'a Segment,
+    backend: Arc<dyn Backend>,
+    layout: PackLayout,
+}
+
+impl<'a> Part<'a> {
+    fn of(planned: &'a Planned, segment: &'a Segment) -> Part<'a> {
         let backend = planned.backends[segment.backend_idx].clone();
         let layout = backend.pack_layout(&planned.graph, segment.nodes.clone());
-        let pack = if layout.n_bytes == 0 {
+        Part { planned, segment, backend, layout }
+    }
+
+    fn pack(&self, sink: &dyn PackSink, control: &mut LoadControl<'_>) -> Result<(), BackendError> {
+        self.planned.file.advise(Access::Sequential);
+        self.backend.pack(&self.planned.graph, self.segment.nodes.clone(), &*self.planned.file, sink, control)
+    }
+
+    /// The pack in a store, made where it isn't there.
+    fn keep(
+        &self,
+        store: &PackStore,
+        notes: &mut Vec<String>,
+        cancel: &CancelToken,
+        progress: Progress<'_>,
+    ) -> Result<PackFile, KeepError> {
+        let mut unusable = match store.find(&self.planned.file, &self.layout) {
+            Found::Pack(pack) => return Ok(pack),
+            Found::Unusable(reason) => Some(reason),
+            Found::Nothing => None,
+        };
+        let mut tell = |making, done, total| {
+            let stage = match making {
+                Making::Hash => LoadStage::Hash,
+                Making::Pack => LoadStage::Pack,
+            };
+            progress(stage, done, total);
+        };
+        let made = store.make(&self.planned.file, &self.layout, cancel, &mut tell, &mut |sink, control| self.pack(sink, control));
+        if let Ok(made) = &made {
+            unusable = unusable.or(made.replaced.clone());
+        }
+        notes.extend(unusable.map(|reason| format!("{reason}; the weights are packed again")));
+        made.map(|made| made.pack)
+    }
+
+    /// Packs in memory.
+    fn in_memory(&self, cancel: &CancelToken, progress: Progress<'_>) -> Result<PackBytes, BackendError> {
+        let region = Mutex::new(Region::new(self.layout.n_bytes, true)?);
+        let mut tell = |done, total| progress(LoadStage::Pack, done, total);
+        self.pack(&region, &mut LoadControl { progress: &mut tell, cancel })?;
+        Ok(Arc::new(region.into_inner().unwrap_or_else(PoisonError::into_inner)))
+    }
+
+    /// Looks at every number of a pack that wasn't made just now.
+    fn check(&self, pack: &dyn HoldBytes, cancel: &CancelToken) -> Result<(), BackendError> {
+        self.backend.check_pack(&self.planned.graph, self.segment.nodes.clone(), pack.bytes(), cancel)
+    }
+}
+
+/// Brings the packed weights of all segments. Where a pack can't be kept, weights that were to be mapped are packed in
+/// memory, if the plan's limit allows it. `validate`: every number of packs that are there is looked at.
+pub(super) fn bring(planned: &mut Planned, validate: bool, cancel: &CancelToken, progress: Progress<'_>) -> Result<Brought, LoadError> {
+    let mut brought = Brought::default();
+    for segment in planned.plan.segments.clone() {
+        let part = Part::of(planned, &segment);
+        // Packing may begin again in memory when a disk turns out to be full: what was told stays told.
+        let mut last = (LoadStage::Tokenizer, 0);
+        let progress: Progress<'_> = &mut |stage, done, total| {
+            last = (stage, if last.0 == stage { done.max(last.1) } else { done });
+            progress(stage, last.1, total);
+        };
+        let (held, file, n_threads) = (planned.plan.held, planned.file.clone(), part.backend.info().n_threads);
+        let pack = if part.layout.n_bytes == 0 {
             no_pack()
-        } else if planned.file.packed().is_some() {
-            let file = planned.file.clone();
-            settle(planned.plan.held, &*file, &mut |keep_on| file.read_in(keep_on), &*backend, cancel, progress)?.unwrap_or(file)
+        } else if file.packed().is_some() {
+            if validate {
+                part.check(&*file, cancel)?;
+            }
+            settle(held, &*file, &mut |keep_on| file.read_in(keep_on), n_threads, cancel, progress)?.unwrap_or(file)
         } else {
-            from_store(planned, &*backend, &segment, &layout, &mut brought, cancel, progress)?
+            let kept = planned.store.as_ref().map(|store| part.keep(store, &mut brought.notes, cancel, progress)).transpose();
+            match kept {
+                Ok(Some(pack)) => {
+                    if validate {
+                        part.check(&pack, cancel)?;
+                    }
+                    let pack = Arc::new(pack);
+                    match settle(held, &*pack, &mut |keep_on| pack.read_in(keep_on), n_threads, cancel, progress)? {
+                        Some(copy) => copy,
+                        None => {
+                            brought.mapped.push(pack.clone());
+                            pack
+                        }
+                    }
+                }
+                Ok(None) => part.in_memory(cancel, progress)?,
+                Err(KeepError::Backend(e)) => return Err(e.into()),
+                Err(KeepError::Place(reason)) => {
+                    planned.pack_in_memory(&reason)?;
+                    brought.notes.push(format!("packed weights can't be kept, they are packed in memory at every load: {reason}"));
+                    Part::of(planned, &segment).in_memory(cancel, progress)?
+                }
+            }
         };
         brought.packs.push(pack);
     }
@@ -42,54 +136,34 @@ pub(super) fn bring(planned: &mut Planned, cancel: &CancelToken, progress: Progr
     Ok(brought)
 }
 
-fn from_store(
-    planned: &mut Planned,
-    backend: &dyn Backend,
-    segment: &Segment,
-    layout: &PackLayout,
-    brought: &mut Brought,
-    cancel: &CancelToken,
-    progress: Progress<'_>,
-) -> Result<PackBytes, LoadError> {
-    let (file, graph) = (planned.file.clone(), planned.graph.clone());
-    let mut pack = |sink: &dyn PackSink, control: &mut LoadControl<'_>| {
-        file.advise(Access::Sequential);
-        backend.pack(&graph, segment.nodes.clone(), &*file, sink, control)
-    };
-    if let Some(store) = planned.store.clone() {
-        let found = match store.find(&file, layout) {
-            Found::Pack(pack) => Made::Pack(pack),
-            not_there => {
-                if let Found::Unusable(reason) = not_there {
-                    brought.notes.push(format!("{reason}; the weights are packed again"));
-                }
-                // The same callback tells of both stages: hashing counts the file's bytes, packing the pack's.
-                let mut tell = |done, total| {
-                    let stage = if total == layout.n_bytes as u64 { LoadStage::Weights } else { LoadStage::Hash };
-                    progress(stage, done, total);
-                };
-                store.make(&file, layout, &mut LoadControl { progress: &mut tell, cancel }, &mut pack)?
-            }
-        };
-        match found {
-            Made::Pack(pack) => {
-                let pack = Arc::new(pack);
-                let copy = settle(planned.plan.held, &*pack, &mut |keep_on| pack.read_in(keep_on), backend, cancel, progress)?;
-                if copy.is_none() {
-                    brought.mapped.push(pack.clone());
-                }
-                return Ok(copy.unwrap_or(pack));
-            }
-            Made::NotKept(reason) => {
-                brought.notes.push(format!("packed weights can't be kept, they are packed in memory at every load: {reason}"));
-                planned.pack_in_memory(layout.n_bytes as u64)?;
-            }
+/// Packs that a store was made to hold.
+#[derive(Debug, Default)]
+pub struct Kept {
+    /// Their files.
+    pub files: Vec<PathBuf>,
+    /// What was otherwise than one might expect, a sentence each.
+    pub notes: Vec<String>,
+}
+
+/// Makes the plan's store hold the packed weights, and loads nothing. `progress`: stage, bytes done, bytes in all.
+///
+/// # Errors
+/// [`BackendError::PackWrite`] where they can't be kept, or where there is no store; what packing refuses.
+pub fn keep_packed(planned: &Planned, cancel: &CancelToken, progress: &mut dyn FnMut(LoadStage, u64, u64)) -> Result<Kept, BackendError> {
+    let unable = |reason: String| BackendError::PackWrite { reason };
+    let Some(store) = &planned.store else { return Err(unable("there is no folder for them".into())) };
+    let mut kept = Kept::default();
+    for segment in &planned.plan.segments {
+        let part = Part::of(planned, segment);
+        if part.layout.n_bytes > 0 {
+            let pack = part.keep(store, &mut kept.notes, cancel, progress).map_err(|error| match error {
+                KeepError::Backend(e) => e,
+                KeepError::Place(reason) => unable(reason),
+            })?;
+            kept.files.push(pack.path().to_owned());
         }
     }
-    let region = Mutex::new(Region::new(layout.n_bytes, true).map_err(BackendError::from)?);
-    let mut tell = |done, total| progress(LoadStage::Weights, done, total);
-    pack(&region, &mut LoadControl { progress: &mut tell, cancel })?;
-    Ok(Arc::new(region.into_inner().unwrap_or_else(PoisonError::into_inner)))
+    Ok(kept)
 }
 
 /// What reads a file in, as long as it is told to go on.
@@ -100,15 +174,16 @@ fn settle(
     held: Held,
     mapped: &dyn HoldBytes,
     read_in: ReadIn<'_>,
-    backend: &dyn Backend,
+    n_threads: usize,
     cancel: &CancelToken,
     progress: Progress<'_>,
 ) -> Result<Option<PackBytes>, LoadError> {
     let bytes = mapped.bytes();
     let total = bytes.len() as u64;
     if held == Held::Resident {
-        let mut tell = |done| progress(LoadStage::Weights, done, total);
-        return Ok(Some(Arc::new(copy(bytes, backend.info().n_threads, cancel, &mut tell)?)));
+        let copy = copy(bytes, n_threads, cancel, &mut |done| progress(LoadStage::Weights, done, total))?;
+        progress(LoadStage::Weights, total, total);
+        return Ok(Some(Arc::new(copy)));
     }
     // Where memory is short the system would drop the first pages for the last: they come when they are needed.
     if os::available_memory().is_none_or(|free| free / 2 > total) {

@@ -82,7 +82,7 @@ impl ModelFile {
         ModelFile::open_parts(path, true)
     }
 
-    /// Opens one file as it stands, without the others of its split set: to look into it.
+    /// Opens one file as it stands, without the others of its split set and without a pack: to look into it.
     ///
     /// # Errors
     /// The system's refusal, anything wrong with the container.
@@ -90,12 +90,12 @@ impl ModelFile {
         ModelFile::open_parts(path, false)
     }
 
-    fn open_parts(path: &Path, with_siblings: bool) -> Result<ModelFile, ModelError> {
+    fn open_parts(path: &Path, as_model: bool) -> Result<ModelFile, ModelError> {
         let first = MappedFile::open(path)?;
         let mut ggufs = vec![parse(&first)?];
         let wrong = |source| ModelError::Gguf { path: path.to_owned(), source };
         let file_name = path.file_name().map(|n| n.to_string_lossy()).unwrap_or_default();
-        let siblings = if with_siblings { split::siblings(&ggufs[0], &file_name).map_err(wrong)? } else { Vec::new() };
+        let siblings = if as_model { split::siblings(&ggufs[0], &file_name).map_err(wrong)? } else { Vec::new() };
         let mut others = Vec::with_capacity(siblings.len());
         for (i, name) in siblings.iter().enumerate() {
             let path = path.with_file_name(name);
@@ -115,7 +115,8 @@ impl ModelFile {
         for (i, gguf) in ggufs.iter().enumerate() {
             swapped.push(table.add(gguf, i as u16)?);
         }
-        let packed = PackTable::read(&ggufs[0])?;
+        // Whoever looks into a file wants to see it also where the table of its pack is damaged.
+        let packed = if as_model { PackTable::read(&ggufs[0])? } else { None };
         if let Some(pack) = &packed {
             table.show_packed(&ggufs[0], pack)?;
         }

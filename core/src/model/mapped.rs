@@ -45,7 +45,7 @@ pub(super) struct MappedFile {
 }
 
 /// Bytes that are asked for at once while a mapping is read in: a cancel waits no longer than for these.
-const READ_AT_ONCE: usize = 16 << 20;
+const READ_AT_ONCE: usize = 4 << 20;
 
 impl MappedFile {
     /// Opens and maps a regular file.
@@ -97,6 +97,11 @@ impl MappedFile {
             Some(&(what, expected, found)) => Err(ModelError::Changed { path: self.path.clone(), what, expected, found }),
             None => Ok(()),
         }
+    }
+
+    /// Whether a path leads to this file.
+    pub(super) fn is_at(&self, path: &Path) -> bool {
+        std::fs::canonicalize(path).is_ok_and(|path| std::fs::canonicalize(&self.path).is_ok_and(|own| own == path))
     }
 
     /// Tells the system how the file will be read. A hint: nothing depends on it.

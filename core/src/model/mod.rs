@@ -12,8 +12,8 @@ use std::path::PathBuf;
 
 pub use file::{Access, ModelFile, TensorRef};
 pub use keys::Keys;
-pub use pack::{Cleaned, PackFile, PackStore, PackTable, StoreError};
-pub(crate) use pack::{Found, Made};
+pub use pack::{Cleaned, Memo, PackFile, PackStore, PackTable, StoreError};
+pub(crate) use pack::{Found, KeepError, Making};
 
 /// What makes a file no model that can be run here. Every variant says what was expected and what was found.
 #[derive(Debug, thiserror::Error)]

@@ -414,16 +414,17 @@ fn plan_at(
 }
 
 impl Planned {
-    /// Weights that were to be mapped can't be kept in a file: they are to be packed in memory, if the limit allows it.
-    pub(crate) fn pack_in_memory(&mut self, n_bytes: u64) -> Result<(), PlanError> {
-        if self.plan.held != Held::Mapped {
-            return Ok(());
-        }
-        self.plan.held = Held::Resident;
-        self.plan.held_why = "packed in memory: they can't be kept in a file".into();
-        self.plan.mapped = self.plan.mapped.saturating_sub(n_bytes);
-        self.plan.anonymous.pack += n_bytes;
-        self.check_memory()
+    /// Weights can't be kept in a file, for that reason: they are to be packed in memory, if the limit allows it.
+    pub(crate) fn pack_in_memory(&mut self, reason: &str) -> Result<(), PlanError> {
+        let again = plan_at(Some(self.plan.n_ctx), self.file.clone(), &self.options, self.backends.clone(), None)?;
+        self.plan = Plan { held_why: format!("packed in memory at every load: {reason}"), ..again.plan };
+        self.check_memory().map_err(|error| match error {
+            PlanError::Memory { n_ctx, need, limit, advice } => {
+                let advice = format!("{advice} (packed weights lie in memory because they can't be kept in a file: {reason})");
+                PlanError::Memory { n_ctx, need, limit, advice }
+            }
+            other => other,
+        })
     }
 
     /// Refuses what the budget doesn't allow, or without one what the system can't give, and says what would fit.

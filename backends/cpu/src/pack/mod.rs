@@ -306,3 +306,45 @@ pub(crate) fn pack_tile(
     };
     if finite { Ok(()) } else { Err(BackendError::DamagedTensor { tensor: decl.tensor.clone() }) }
 }
+
+#[cfg(test)]
+pub(crate) mod random {
+    //! Blocks for tests: random bits with scales that are numbers.
+
+    use selvedge_gguf::TensorType;
+
+    /// Every type that packs.
+    pub(crate) fn types() -> Vec<TensorType> {
+        (0..64).filter_map(TensorType::from_id).filter(|&ty| super::pack_row(ty).is_some()).collect()
+    }
+
+    /// The bytes of a tensor.
+    pub(crate) fn tensor(ty: TensorType, n_out: usize, k: usize, seed: u64) -> Vec<u8> {
+        let mut state = seed | 1;
+        let mut next = || {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 32
+        };
+        let format = ty.row();
+        let mut bytes: Vec<u8> = (0..n_out * k / format.block_elems * format.block_bytes).map(|_| next() as u8).collect();
+        for block in bytes.chunks_exact_mut(format.block_bytes) {
+            // Exponents that stay clear of infinity, in whatever has one; signs and fractions as they fell.
+            let mut tame = |at: usize, mask: u8| block[at] &= mask;
+            match ty {
+                TensorType::F64 => tame(7, 0xbf),
+                TensorType::F32 | TensorType::BF16 => tame(format.block_bytes - 1, 0xbf),
+                TensorType::F16 => tame(1, 0xbf),
+                TensorType::MXFP4 => tame(0, 0x7f),
+                TensorType::NVFP4 => (0..4).for_each(|i| tame(i, 0x3f)),
+                _ => {
+                    for field in format.fields.iter().filter(|f| f.width == 2) {
+                        (0..field.count).for_each(|i| tame(field.offset + 2 * i + 1, 0xbf));
+                    }
+                }
+            }
+        }
+        bytes
+    }
+}

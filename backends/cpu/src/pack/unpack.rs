@@ -75,3 +75,45 @@ impl Quant {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pack::{pack_row, pack_tile, random};
+    use selvedge_core::ops::{WeightDecl, WeightId, WeightRows};
+
+    #[test]
+    fn unpacking_gives_the_reference_decode_bit_for_bit() {
+        let mut n_types = 0;
+        for ty in random::types() {
+            let (row, format) = (pack_row(ty).unwrap(), ty.row());
+            // Whole tiles, one that is partly filled, a lone row, and rows that begin inside the tensor.
+            for (n_out, k, first, n) in [(32, 512, 0, 32), (21, 256, 0, 21), (1, 768, 0, 1), (50, 256, 7, 36)] {
+                let tensor = random::tensor(ty, n_out, k, 99 + k as u64);
+                let decl = WeightDecl { tensor: "t".into(), ty, n_in: k, n_out };
+                let rows = WeightRows { weight: WeightId(0), first, n };
+                let row_bytes = k / format.block_elems * format.block_bytes;
+                for t in 0..n.div_ceil(TILE) {
+                    let mut tile = vec![0; row.layout.tile_bytes(k)];
+                    pack_tile(&row, &decl, rows, &tensor, t, &mut tile).unwrap();
+                    for r in 0..TILE {
+                        let (mut got, mut want) = (vec![f32::NAN; k], vec![0.0_f32; k]);
+                        unpack_row(&tile, row.layout, r, &mut got);
+                        if t * TILE + r < n {
+                            let bytes = &tensor[(first + t * TILE + r) * row_bytes..][..row_bytes];
+                            selvedge_gguf::decode_row(ty, bytes, &mut want).unwrap();
+                        } else {
+                            // Rows beyond the last are zero, of either sign and whatever the offset of the integers.
+                            got.iter_mut().for_each(|x| *x = x.abs());
+                        }
+                        for (c, (want, got)) in want.iter().zip(&got).enumerate() {
+                            assert_eq!(want.to_bits(), got.to_bits(), "{ty} {n_out}x{k} tile {t} row {r} column {c}: {want} {got}");
+                        }
+                    }
+                }
+            }
+            n_types += 1;
+        }
+        assert!(n_types >= 26, "{n_types} types");
+    }
+}

@@ -1,11 +1,14 @@
 //! The file itself: its keys, reading and writing.
 
-use crate::backend::{BackendError, HoldBytes, PACK_CHUNK, PackLayout, PackPiece, PackSink};
+use super::source;
+use crate::backend::{BackendError, HoldBytes, LoadControl, PACK_CHUNK, PackLayout, PackPiece, PackSink};
+use crate::cancel::CancelToken;
 use crate::math::NUMERICS;
 use crate::model::mapped::MappedFile;
-use crate::model::{ModelError, ModelFile};
+use crate::model::{ModelError, ModelFile, TensorRef};
 use crate::os;
-use selvedge_gguf::{Array, Endian, Gguf, TensorType, Value, Writer, split};
+use selvedge_gguf::{Array, Endian, Gguf, Outline, TensorType, Value, Writer, split};
+use std::collections::HashSet;
 use std::fs::File;
 use std::ops::Range;
 use std::path::Path;
@@ -46,6 +49,10 @@ impl PackTable {
         if m.get(FORM).is_none() {
             return Ok(None);
         }
+        // Pieces are bytes of this project's own, which no tool that turns a file around knows.
+        if gguf.endian == Endian::Big {
+            return Err(wrong(FORM, "in a little-endian file", "in a big-endian one"));
+        }
         let text = |key: &str| -> Result<String, ModelError> { Ok(m.require_str(key)?.to_owned()) };
         let array = |key: &str| -> Result<Array<'_>, ModelError> {
             m.array(key)?.ok_or_else(|| wrong(key, "an array with an element a piece", "missing"))
@@ -82,6 +89,16 @@ impl PackTable {
             }
             let end_row = first[i].checked_add(rows[i]).filter(|&end| end <= n_out[i]);
             let end_row = end_row.ok_or_else(|| wrong(ROWS, format!("rows inside the {} of {tensor}", n_out[i]), rows[i].to_string()))?;
+            // As for tensors of any file: no weight takes less than an eighth of a byte, so that sizes computed from a shape stay
+            // within small multiples of the file's.
+            let most = gguf.file_len().saturating_mul(8);
+            if (n_in[i] as u64).checked_mul(n_out[i] as u64).is_none_or(|n| n > most) {
+                let found = format!("{} x {} of {tensor}", n_in[i], n_out[i]);
+                return Err(wrong(N_OUT, format!("at most {most} numbers in a file of this size"), found));
+            }
+            if n_in[i] % ty.row().block_elems != 0 {
+                return Err(wrong(N_IN, format!("whole blocks of {} columns of {tensor}", ty.row().block_elems), n_in[i].to_string()));
+            }
             // The reader has shown that the tensor lies in the file, after the start of the data.
             let (offset, n_bytes) = (t.offset as usize - start, t.n_bytes as usize);
             end = end.max(start + offset + n_bytes);
@@ -106,7 +123,10 @@ impl PackTable {
         if self.numerics != NUMERICS {
             return Some(format!("it was packed for version {} of the arithmetic, this is {}", self.numerics, NUMERICS));
         }
-        (self.pieces != layout.pieces).then(|| "it holds other pieces than the model needs".into())
+        if self.pieces != layout.pieces {
+            return Some("it holds other pieces than the model needs".into());
+        }
+        (self.data.len() < layout.n_bytes).then(|| format!("it holds {} bytes, {} are needed", self.data.len(), layout.n_bytes))
     }
 }
 
@@ -170,7 +190,10 @@ impl PackSink for FileSink<'_> {
     }
 
     fn put(&self, offset: usize, bytes: &[u8]) -> std::io::Result<()> {
-        put_at(self.file, self.data_start + offset as u64, bytes)
+        let at = self.data_start + offset as u64;
+        put_at(self.file, at, bytes)?;
+        os::begin_writing(self.file, at, bytes.len() as u64);
+        Ok(())
     }
 }
 
@@ -198,41 +221,63 @@ pub(super) fn put_at(file: &File, at: u64, bytes: &[u8]) -> std::io::Result<()> 
 }
 
 /// Why a pack wasn't written.
-pub(in crate::model) enum WriteError {
+#[derive(Debug)]
+pub(crate) enum KeepError {
     /// The weights, or a cancel.
     Backend(BackendError),
     /// The place: a full disk, a limit.
     Place(String),
 }
 
-/// What packs the weights into a sink.
-pub(in crate::model) type PackInto<'a> = &'a mut dyn FnMut(&dyn PackSink) -> Result<(), BackendError>;
+impl From<BackendError> for KeepError {
+    fn from(error: BackendError) -> KeepError {
+        match error {
+            BackendError::PackWrite { reason } => KeepError::Place(reason),
+            other => KeepError::Backend(other),
+        }
+    }
+}
 
-/// Writes a whole pack file. `ships`: with the tensors that aren't packed, so that nothing but this file is needed.
-pub(in crate::model) fn write(
-    out: &File,
-    model: &ModelFile,
-    layout: &PackLayout,
-    source: &str,
-    ships: bool,
-    pack: PackInto<'_>,
-) -> Result<(), WriteError> {
-    let place = |e: &dyn std::fmt::Display| WriteError::Place(e.to_string());
-    let gguf = model.gguf().map_err(|e| place(&e))?;
-    let (outline, raw) = {
-        let mut writer = Writer::from_gguf(&gguf);
+/// What packs the weights into a sink; `progress`: bytes done and in all.
+pub(crate) type PackInto<'a> = &'a mut dyn FnMut(&dyn PackSink, &mut LoadControl<'_>) -> Result<(), BackendError>;
+
+/// A pack file that is to be written.
+pub(super) struct Job<'a> {
+    /// The model.
+    pub model: &'a ModelFile,
+    /// SHA-256 of its files.
+    pub source: &'a str,
+    /// What the pack holds.
+    pub layout: &'a PackLayout,
+    /// Whether the tensors that aren't packed come too, so that nothing but this file is needed.
+    pub ships: bool,
+}
+
+/// Bytes that are written or waited for between two looks at the cancel token.
+const WRITTEN_AT_ONCE: usize = 4 << 20;
+
+impl<'a> Job<'a> {
+    /// Tensors that the file holds as they are.
+    fn raw(&self) -> Vec<(&'a str, TensorRef<'a>)> {
+        let unpacked = |name: &str| self.layout.unpacked.iter().any(|u| u == name);
+        let packed: HashSet<&str> = self.layout.pieces.iter().map(|p| p.tensor.as_str()).filter(|name| !unpacked(name)).collect();
+        self.model.tensors().filter(|(name, _)| self.ships && !packed.contains(name)).collect()
+    }
+
+    /// Everything but the bytes of the tensors.
+    fn outline(&self, gguf: &Gguf<'_>, raw: &[(&str, TensorRef<'_>)]) -> Result<Outline, selvedge_gguf::Error> {
+        let mut writer = Writer::with_metadata(gguf);
         (writer.version, writer.endian, writer.alignment) = (3, Endian::Little, os::ALIGN as u64);
         for key in [split::SPLIT_NO, split::SPLIT_COUNT, split::SPLIT_TENSORS] {
             writer.remove(key);
         }
-        writer.tensors_mut().clear();
-        let pieces = &layout.pieces;
-        let number = |f: fn(&PackPiece) -> usize| pieces.iter().map(|p| f(p) as u64).collect::<Vec<u64>>();
-        writer.set(FORM, layout.form.as_str()).set(NUMERICS_KEY, NUMERICS).set(SOURCE, source);
+        let pieces = &self.layout.pieces;
+        let numbers = |f: fn(&PackPiece) -> usize| pieces.iter().map(|p| f(p) as u64).collect::<Vec<u64>>();
+        writer.set(FORM, self.layout.form.as_str()).set(NUMERICS_KEY, NUMERICS).set(SOURCE, self.source);
         writer.set(TENSOR, pieces.iter().map(|p| p.tensor.as_str()).collect::<Vec<_>>());
         writer.set(TYPE, pieces.iter().map(|p| p.ty as u32).collect::<Vec<u32>>());
-        writer.set(N_IN, number(|p| p.n_in)).set(N_OUT, number(|p| p.n_out));
-        writer.set(FIRST, number(|p| p.rows.start)).set(ROWS, number(|p| p.rows.len()));
+        writer.set(N_IN, numbers(|p| p.n_in)).set(N_OUT, numbers(|p| p.n_out));
+        writer.set(FIRST, numbers(|p| p.rows.start)).set(ROWS, numbers(|p| p.rows.len()));
         for p in pieces {
             let name = match (p.plain, p.rows.len() == p.n_out) {
                 (true, _) => p.tensor.clone(),
@@ -242,32 +287,91 @@ pub(in crate::model) fn write(
             let (ty, n) = if p.plain { (TensorType::F32, p.n_bytes / 4) } else { (TensorType::I8, p.n_bytes) };
             writer.add_tensor(&name, ty, &[n as u64], Vec::new());
         }
-        let packed = |name: &str| layout.pieces.iter().any(|p| p.tensor == name) && !layout.unpacked.iter().any(|u| u == name);
-        let raw: Vec<_> = if ships { model.tensors().filter(|(name, _)| !packed(name)).collect() } else { Vec::new() };
-        for (name, t) in &raw {
+        for (name, t) in raw {
             let dims = [t.n_in as u64, t.n_out as u64];
             writer.add_tensor(name, t.ty, &dims[..t.n_dims.clamp(1, 2)], Vec::new());
         }
-        (writer.outline().map_err(|e| place(&e))?, raw)
-    };
-    let from_layout = outline.offsets.iter().zip(&layout.pieces).all(|(&at, p)| at == p.offset as u64);
-    debug_assert!(from_layout, "the writer lays the pieces out as the plan did");
-    if os::file_size_limit().is_some_and(|limit| outline.file_len > limit) {
-        return Err(WriteError::Place(format!(
-            "files may not be larger than the limit set for this process, {} bytes are needed",
-            outline.file_len
-        )));
+        writer.outline()
     }
-    out.set_len(outline.file_len).map_err(|e| place(&e))?;
-    let sink = FileSink { file: out, data_start: outline.data_start };
-    put_at(out, 0, &outline.head).map_err(|e| place(&e))?;
-    pack(&sink).map_err(|e| match e {
-        BackendError::PackWrite { reason } => WriteError::Place(reason),
-        other => WriteError::Backend(other),
-    })?;
-    for ((_, t), &offset) in raw.iter().zip(&outline.offsets[layout.pieces.len()..]) {
-        sink.put(offset as usize, t.bytes).map_err(|e| place(&e))?;
+
+    /// Writes the file to `temporary` and, once it is whole and on the disk, calls it `path`. Leaves nothing else behind.
+    pub(super) fn write(&self, temporary: &Path, path: &Path, control: &mut LoadControl<'_>, pack: PackInto<'_>) -> Result<(), KeepError> {
+        let place = |e: std::io::Error| KeepError::Place(format!("cannot write {}: {e}", path.display()));
+        let written = File::create(temporary).map_err(place).and_then(|file| {
+            self.fill(&file, control, pack).map_err(|e| match e {
+                KeepError::Place(reason) => KeepError::Place(format!("cannot write {}: {reason}", path.display())),
+                other => other,
+            })?;
+            drop(file);
+            std::fs::rename(temporary, path).map_err(place)
+        });
+        if written.is_err() {
+            // What is left of it is no file that anybody asked for.
+            let _ = std::fs::remove_file(temporary);
+        } else if let Some(dir) = path.parent() {
+            // The name is on the disk too; where folders can't be synced, a crash may lose the file and nothing else.
+            let _ = File::open(dir).and_then(|dir| dir.sync_all());
+        }
+        written
     }
-    // What a crash must not leave half written is on the disk before its name is.
-    out.sync_all().map_err(|e| place(&e))
+
+    fn fill(&self, out: &File, control: &mut LoadControl<'_>, pack: PackInto<'_>) -> Result<(), KeepError> {
+        let place = |e: &dyn std::fmt::Display| KeepError::Place(e.to_string());
+        let raw = self.raw();
+        let outline = self.outline(&self.model.gguf().map_err(|e| place(&e))?, &raw).map_err(|e| place(&e))?;
+        let as_planned = outline.offsets.iter().zip(&self.layout.pieces).all(|(&at, p)| at == p.offset as u64);
+        debug_assert!(as_planned, "the writer lays the pieces out as the plan did");
+        os::check_file_size(outline.file_len).map_err(|e| place(&e))?;
+        out.set_len(outline.file_len).map_err(|e| place(&e))?;
+        let sink = FileSink { file: out, data_start: outline.data_start };
+        put_at(out, 0, &outline.head).map_err(|e| place(&e))?;
+        pack(&sink, control)?;
+        let go_on = |cancel: &CancelToken| if cancel.is_cancelled() { Err(BackendError::Cancelled) } else { Ok(()) };
+        for ((_, t), &offset) in raw.iter().zip(&outline.offsets[self.layout.pieces.len()..]) {
+            for (i, part) in t.bytes.chunks(WRITTEN_AT_ONCE).enumerate() {
+                go_on(control.cancel)?;
+                sink.put(offset as usize + i * WRITTEN_AT_ONCE, part).map_err(|e| place(&e))?;
+            }
+        }
+        // The hash is that of the file as it was opened.
+        self.model.check_unchanged().map_err(|e| place(&e))?;
+        // What a crash must not leave half written is on the disk before its name is. Most of it is by now.
+        for at in (0..outline.file_len).step_by(WRITTEN_AT_ONCE) {
+            go_on(control.cancel)?;
+            os::finish_writing(out, at, WRITTEN_AT_ONCE as u64);
+        }
+        go_on(control.cancel)?;
+        out.sync_all().map_err(|e| place(&e))
+    }
+}
+
+impl ModelFile {
+    /// Writes a file that can ship instead of this one: all metadata, the weights packed as `layout` says, and what isn't
+    /// packed as it is. Written beside its name and renamed when whole.
+    ///
+    /// # Errors
+    /// [`BackendError::PackWrite`] with the system's answer; what packing refuses.
+    pub fn write_packed(
+        &self,
+        out: &Path,
+        layout: &PackLayout,
+        control: &mut LoadControl<'_>,
+        pack: PackInto<'_>,
+    ) -> Result<(), BackendError> {
+        let unusable = |why: &str| BackendError::PackWrite { reason: format!("{} {why}, expected the name of a new file", out.display()) };
+        if out.is_dir() {
+            return Err(unusable("is a folder"));
+        }
+        if self.mapped().any(|file| file.is_at(out)) {
+            return Err(unusable("is the model's own file"));
+        }
+        let source = source::find(None, self, control.cancel, &mut |_, _| {}).ok_or(BackendError::Cancelled)?;
+        let mut name = out.file_name().unwrap_or_default().to_owned();
+        name.push(".tmp");
+        let job = Job { model: self, source: &source, layout, ships: true };
+        job.write(&out.with_file_name(name), out, control, pack).map_err(|error| match error {
+            KeepError::Backend(e) => e,
+            KeepError::Place(reason) => BackendError::PackWrite { reason },
+        })
+    }
 }

@@ -14,6 +14,7 @@ mod file;
 mod source;
 mod store;
 
+pub(crate) use file::KeepError;
 pub use file::{PackFile, PackTable};
-pub use store::{Cleaned, PackStore, StoreError};
-pub(crate) use store::{Found, Made};
+pub use store::{Cleaned, Memo, PackStore, StoreError};
+pub(crate) use store::{Found, Making};

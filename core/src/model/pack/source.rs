@@ -2,9 +2,14 @@
 
 use crate::cancel::CancelToken;
 use crate::model::mapped::{MappedFile, Stamp};
+use crate::model::{Access, ModelFile};
+use crate::os;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
+
+/// How the names of memos begin.
+pub(super) const MEMO: &str = "source-";
 
 /// What is remembered of a file. A change of any of these is a reason to hash it again.
 #[derive(Debug, Serialize, Deserialize)]
@@ -20,37 +25,44 @@ struct Memo {
 /// Bytes hashed between two looks at the cancel token.
 const AT_ONCE: usize = 4 << 20;
 
-fn hex(bytes: &[u8]) -> String {
+pub(super) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 
 /// Where the memo of a file lies: named by what the system calls the file, or by its path where it has no number.
-fn memo_path(dir: &Path, path: &Path, stamp: Stamp) -> PathBuf {
+fn memo_path(dir: &Path, file: &MappedFile) -> PathBuf {
+    let stamp = file.stamp();
     let key = if stamp.inode == 0 {
-        hex(&Sha256::digest(path.as_os_str().as_encoded_bytes())[..8])
+        hex(&Sha256::digest(file.path().as_os_str().as_encoded_bytes())[..8])
     } else {
         format!("{:x}-{:x}", stamp.device, stamp.inode)
     };
-    dir.join(format!("source-{key}.json"))
+    dir.join(format!("{MEMO}{key}.json"))
 }
 
-fn remembered(at: &Path, stamp: Stamp) -> Option<String> {
-    let memo: Memo = serde_json::from_slice(&std::fs::read(at).ok()?).ok()?;
-    let same =
-        (memo.size, memo.device, memo.inode, memo.mtime, memo.ctime) == (stamp.len, stamp.device, stamp.inode, stamp.mtime, stamp.ctime);
-    (same && memo.sha256.len() == 64).then_some(memo.sha256)
+fn remembered(dir: &Path, file: &MappedFile) -> Option<String> {
+    let memo: Memo = serde_json::from_slice(&std::fs::read(memo_path(dir, file)).ok()?).ok()?;
+    let found = Stamp { len: memo.size, device: memo.device, inode: memo.inode, mtime: memo.mtime, ctime: memo.ctime };
+    (found == file.stamp() && memo.sha256.len() == 64).then_some(memo.sha256)
 }
 
-/// The hash of a file as it is remembered in `dir`.
-pub(super) fn known(dir: &Path, file: &MappedFile) -> Option<String> {
-    remembered(&memo_path(dir, file.path(), file.stamp()), file.stamp())
-}
-
-/// The hash of a file, remembered or computed; `None` after a cancel. `progress`: bytes done.
-pub(super) fn hash(dir: Option<&Path>, file: &MappedFile, cancel: &CancelToken, progress: &mut dyn FnMut(u64)) -> Option<String> {
-    if let Some(known) = dir.and_then(|dir| known(dir, file)) {
-        return Some(known);
+/// Remembers a hash. One that can't be kept costs another the next time.
+fn remember(dir: &Path, file: &MappedFile, sha256: &str) {
+    let Stamp { len, device, inode, mtime, ctime } = file.stamp();
+    let Ok(bytes) = serde_json::to_vec(&Memo { size: len, device, inode, mtime, ctime, sha256: sha256.to_owned() }) else { return };
+    let at = memo_path(dir, file);
+    let temporary = at.with_extension(super::store::temporary_extension());
+    if os::check_file_size(bytes.len() as u64).and_then(|()| std::fs::write(&temporary, bytes)).is_err()
+        || std::fs::rename(&temporary, &at).is_err()
+    {
+        // It may not even be there.
+        let _ = std::fs::remove_file(&temporary);
     }
+}
+
+/// The hash of a file; `None` after a cancel. `progress`: bytes done.
+fn hash(file: &MappedFile, cancel: &CancelToken, progress: &mut dyn FnMut(u64)) -> Option<String> {
+    file.advise(Access::Sequential);
     let mut hash = Sha256::new();
     for (i, part) in file.bytes().chunks(AT_ONCE).enumerate() {
         if cancel.is_cancelled() {
@@ -59,27 +71,43 @@ pub(super) fn hash(dir: Option<&Path>, file: &MappedFile, cancel: &CancelToken, 
         progress((i * AT_ONCE) as u64);
         hash.update(part);
     }
-    let sha256 = hex(&hash.finalize());
-    // A change while it was hashed shows in the stamp, then nothing is remembered.
-    if let (Some(dir), Ok(())) = (dir, file.check_unchanged()) {
-        let Stamp { len, device, inode, mtime, ctime } = file.stamp();
-        let memo = Memo { size: len, device, inode, mtime, ctime, sha256: sha256.clone() };
-        let at = memo_path(dir, file.path(), file.stamp());
-        let temporary = at.with_extension(format!("{}.tmp", std::process::id()));
-        let written =
-            serde_json::to_vec(&memo).map(|bytes| std::fs::write(&temporary, bytes).and_then(|()| std::fs::rename(&temporary, &at)));
-        if !matches!(written, Ok(Ok(()))) {
-            // A memo that can't be kept costs a hash the next time.
-            let _ = std::fs::remove_file(&temporary);
-        }
-    }
-    Some(sha256)
+    Some(hex(&hash.finalize()))
 }
 
 /// One hash for the parts of a set: that of the only part, or of all parts' hashes in their order.
-pub(super) fn of_parts(parts: &[String]) -> String {
+fn of_parts(parts: &[String]) -> String {
     match parts {
         [one] => one.clone(),
         many => hex(&Sha256::digest(many.concat().as_bytes())),
     }
+}
+
+/// The hash of a model as it is remembered in `dir`.
+pub(super) fn known(dir: &Path, model: &ModelFile) -> Option<String> {
+    let parts: Option<Vec<String>> = model.mapped().map(|file| remembered(dir, file)).collect();
+    Some(of_parts(&parts?))
+}
+
+/// The hash of a model, remembered in `dir` or computed; `None` after a cancel. `progress`: bytes done and in all.
+pub(super) fn find(dir: Option<&Path>, model: &ModelFile, cancel: &CancelToken, progress: &mut dyn FnMut(u64, u64)) -> Option<String> {
+    let (total, mut before) = (model.mapped_bytes() as u64, 0);
+    let mut parts = Vec::new();
+    for file in model.mapped() {
+        let known = dir.and_then(|dir| remembered(dir, file));
+        let sha256 = match known {
+            Some(known) => known,
+            None => {
+                let sha256 = hash(file, cancel, &mut |done| progress(before + done, total))?;
+                // A change while it was hashed shows in what the system says of it: then nothing is remembered.
+                if let (Some(dir), Ok(())) = (dir, file.check_unchanged()) {
+                    remember(dir, file, &sha256);
+                }
+                before += file.bytes().len() as u64;
+                progress(before, total);
+                sha256
+            }
+        };
+        parts.push(sha256);
+    }
+    Some(of_parts(&parts))
 }

@@ -3,21 +3,24 @@
 //! ```text
 //!   NAME.gguf       a pack; NAME is made of the model's hash and the layout's
 //!   NAME.lock       held while the pack is being written; its time is that of the last use
-//!   NAME.PID.tmp    a pack being written by that process
 //!   source-*.json   hashes of models, until their files change
-//!   huge-pages      whether mappings of this folder's files come in huge pages, by kernel
+//!   huge-pages, threads    what was found out about the machine: see [`Memo`]
+//!   *.tmp           any of these while it is being written
 //! ```
+//! Other files in the folder are nobody's business here: it may be one that a person keeps models in.
 
-use super::file::{PackFile, WriteError, write};
-use super::source;
-use crate::backend::{BackendError, HoldBytes, LoadControl, PACK_CHUNK, PackLayout, PackSink};
+use super::file::{Job, KeepError, PackFile, PackInto, put_at};
+use super::source::{self, hex};
+use crate::backend::{BackendError, LoadControl, PACK_CHUNK, PackLayout};
 use crate::cancel::CancelToken;
 use crate::math::NUMERICS;
 use crate::model::ModelFile;
+use crate::model::mapped::MappedFile;
 use crate::os;
 use sha2::{Digest, Sha256};
 use std::fs::{File, OpenOptions, TryLockError};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, SystemTime};
 
 /// A folder that can't be used.
@@ -50,13 +53,22 @@ pub(crate) enum Found {
     Unusable(String),
 }
 
-/// How making a pack ended.
+/// A pack that was made, now or meanwhile by another process.
 #[derive(Debug)]
-pub(crate) enum Made {
-    /// In the store, made now or meanwhile by another process.
-    Pack(PackFile),
-    /// It can't be kept there, and why.
-    NotKept(String),
+pub(crate) struct Made {
+    /// The pack.
+    pub pack: PackFile,
+    /// Why the one that was there before had to give way.
+    pub replaced: Option<String>,
+}
+
+/// What a store that makes a pack is at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Making {
+    /// Hashing the model's files.
+    Hash,
+    /// Packing.
+    Pack,
 }
 
 /// The folder.
@@ -68,6 +80,66 @@ pub struct PackStore {
 
 /// Waiting between two looks at a lock.
 const LOCK_EVERY: Duration = Duration::from_millis(10);
+/// Hexadecimal digits of the model's hash and of the layout's in the name of a pack: 96 and 48 bits.
+const SOURCE_DIGITS: usize = 24;
+const LAYOUT_DIGITS: usize = 12;
+
+/// What a store remembers of the machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Memo {
+    /// Whether mappings of the folder's files come in huge pages.
+    HugePages,
+    /// The number of threads that decodes fastest.
+    Threads,
+}
+
+impl Memo {
+    const ALL: [Memo; 2] = [Memo::HugePages, Memo::Threads];
+
+    fn name(self) -> &'static str {
+        match self {
+            Memo::HugePages => "huge-pages",
+            Memo::Threads => "threads",
+        }
+    }
+}
+
+/// What a file of the store is, by its name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Pack,
+    Lock,
+    /// A pack that is being written, or was when its writer came to an end.
+    Unfinished,
+    /// Memos, finished or not.
+    Memo,
+}
+
+impl Kind {
+    /// `None`: the store made no file of that name.
+    fn of(path: &Path) -> Option<Kind> {
+        let (stem, extension) = path.file_name()?.to_str()?.split_once('.').unwrap_or((path.file_name()?.to_str()?, ""));
+        let of_machine = |stem: &str| Memo::ALL.iter().any(|memo| memo.name() == stem);
+        let digits = |s: &str, n: usize| s.len() == n && s.bytes().all(|b| b.is_ascii_hexdigit());
+        let of_pack = stem.split_once('-').is_some_and(|(source, layout)| digits(source, SOURCE_DIGITS) && digits(layout, LAYOUT_DIGITS));
+        let unfinished = extension == "tmp" || extension.ends_with(".tmp");
+        match (of_pack, extension) {
+            (true, "gguf") => Some(Kind::Pack),
+            (true, "lock") => Some(Kind::Lock),
+            (true, _) if unfinished => Some(Kind::Unfinished),
+            (false, "json") if stem.starts_with(source::MEMO) => Some(Kind::Memo),
+            (false, "") if of_machine(stem) => Some(Kind::Memo),
+            (false, _) if unfinished && (stem.starts_with(source::MEMO) || of_machine(stem)) => Some(Kind::Memo),
+            _ => None,
+        }
+    }
+}
+
+/// Extension of a file that nobody else writes.
+pub(super) fn temporary_extension() -> String {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    format!("{}-{}.tmp", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed))
+}
 
 impl PackStore {
     /// Uses a folder, made where it isn't there. `limit`: the most bytes that all packs in it may take; those used longest
@@ -86,26 +158,27 @@ impl PackStore {
         &self.dir
     }
 
-    fn path(&self, source: &str, layout: &PackLayout) -> PathBuf {
-        let pieces = format!("{:?} {} {}", layout.pieces, layout.form, NUMERICS);
-        let layout: String = Sha256::digest(pieces.as_bytes())[..6].iter().map(|b| format!("{b:02x}")).collect();
-        self.dir.join(format!("{}-{layout}.gguf", &source[..source.len().min(24)]))
+    /// Files of the folder that the store made.
+    fn files(&self, kind: Kind) -> impl Iterator<Item = PathBuf> {
+        let entries = std::fs::read_dir(&self.dir).into_iter().flatten().flatten();
+        entries.map(|entry| entry.path()).filter(move |path| Kind::of(path) == Some(kind))
     }
 
-    fn known_source(&self, model: &ModelFile) -> Option<String> {
-        let parts: Option<Vec<String>> = model.mapped().map(|file| source::known(&self.dir, file)).collect();
-        Some(source::of_parts(&parts?))
+    fn path(&self, source: &str, layout: &PackLayout) -> PathBuf {
+        let pieces = format!("{:?} {} {}", layout.pieces, layout.form, NUMERICS);
+        let layout = hex(&Sha256::digest(pieces.as_bytes())[..LAYOUT_DIGITS / 2]);
+        self.dir.join(format!("{}-{layout}.gguf", &source[..source.len().min(SOURCE_DIGITS)]))
     }
 
     /// Whether a pack of the model is there, without looking into it.
     pub(crate) fn expects(&self, model: &ModelFile, layout: &PackLayout) -> Option<PathBuf> {
-        let path = self.path(&self.known_source(model)?, layout);
+        let path = self.path(&source::known(&self.dir, model)?, layout);
         path.is_file().then_some(path)
     }
 
     /// Looks for a pack. Nothing is hashed: a file that isn't remembered has none.
     pub(crate) fn find(&self, model: &ModelFile, layout: &PackLayout) -> Found {
-        let Some(source) = self.known_source(model) else { return Found::Nothing };
+        let Some(source) = source::known(&self.dir, model) else { return Found::Nothing };
         self.look(&self.path(&source, layout), layout, &source)
     }
 
@@ -115,7 +188,7 @@ impl PackStore {
         }
         match PackFile::open(path, layout, source) {
             Ok(pack) => {
-                if let Ok(lock) = File::open(path.with_extension("lock")) {
+                if let Ok(lock) = File::open(lock_of(path)) {
                     // The time of use only orders what a limit takes away.
                     let _ = lock.set_modified(SystemTime::now());
                 }
@@ -125,92 +198,66 @@ impl PackStore {
         }
     }
 
-    /// Makes a pack, or waits for the process that makes it.
+    /// Makes a pack, or waits for the process that makes it. `progress`: what it is at, bytes done and in all.
     pub(crate) fn make(
         &self,
         model: &ModelFile,
         layout: &PackLayout,
-        control: &mut LoadControl<'_>,
-        pack: &mut dyn FnMut(&dyn PackSink, &mut LoadControl<'_>) -> Result<(), BackendError>,
-    ) -> Result<Made, BackendError> {
-        if let Some(limit) = self.limit.filter(|&limit| layout.n_bytes as u64 > limit) {
-            return Ok(Made::NotKept(format!("{} bytes are more than the limit of {limit} for all packs", layout.n_bytes)));
-        }
-        let source = hash(model, Some(&self.dir), control)?;
-        let path = self.path(&source, layout);
-        let failed = |what: &str, e: std::io::Error| Ok(Made::NotKept(format!("cannot {what} in {}: {e}", self.dir.display())));
-        let lock = match OpenOptions::new().create(true).write(true).truncate(false).open(path.with_extension("lock")) {
-            Ok(lock) => lock,
-            Err(e) => return failed("make a file", e),
+        cancel: &CancelToken,
+        progress: &mut dyn FnMut(Making, u64, u64),
+        pack: PackInto<'_>,
+    ) -> Result<Made, KeepError> {
+        let place = |what: &str| {
+            let dir = self.dir.display().to_string();
+            let what = what.to_owned();
+            move |e: std::io::Error| KeepError::Place(format!("cannot {what} in {dir}: {e}"))
         };
-        if let Err(e) = wait_for(&lock, control.cancel)? {
-            return failed("lock a file", e);
+        if let Some(limit) = self.limit.filter(|&limit| layout.n_bytes as u64 > limit) {
+            return Err(KeepError::Place(format!("{} bytes are more than the limit of {limit} for all packs", layout.n_bytes)));
         }
-        // Another process may have made it while we waited.
-        if let Found::Pack(pack) = self.look(&path, layout, &source) {
-            return Ok(Made::Pack(pack));
-        }
+        // Before gigabytes are hashed for a folder that takes nothing.
+        self.try_to_write().map_err(place("make a file"))?;
+        let source = source::find(Some(&self.dir), model, cancel, &mut |done, total| progress(Making::Hash, done, total));
+        let source = source.ok_or(BackendError::Cancelled)?;
+        let path = self.path(&source, layout);
+        // Held to the end of the function.
+        let _lock = lock(&lock_of(&path), cancel)?.map_err(place("lock a file"))?;
+        let replaced = match self.look(&path, layout, &source) {
+            // Another process has made it while this one waited, or for a copy of the model.
+            Found::Pack(pack) => return Ok(Made { pack, replaced: None }),
+            Found::Unusable(reason) => Some(reason),
+            Found::Nothing => None,
+        };
         remove_leftovers(&path);
-        let temporary = path.with_extension(format!("{}.tmp", std::process::id()));
-        match self.write(&temporary, &path, model, layout, &source, control, pack) {
-            Ok(()) => {}
-            Err(error) => {
-                // Whatever is left of it would only take room; the next writer begins anew in any case.
-                let _ = std::fs::remove_file(&temporary);
-                return match error {
-                    WriteError::Backend(e) => Err(e),
-                    WriteError::Place(reason) => Ok(Made::NotKept(reason)),
-                };
-            }
-        }
+        let mut control = LoadControl { progress: &mut |done, total| progress(Making::Pack, done, total), cancel };
+        let job = Job { model, source: &source, layout, ships: false };
+        job.write(&path.with_extension(temporary_extension()), &path, &mut control, pack)?;
         if let Some(limit) = self.limit {
             self.prune(limit, Some(&path));
         }
-        Ok(match self.look(&path, layout, &source) {
-            Found::Pack(pack) => Made::Pack(pack),
-            Found::Unusable(reason) => Made::NotKept(reason),
-            Found::Nothing => Made::NotKept(format!("{} vanished", path.display())),
-        })
+        match self.look(&path, layout, &source) {
+            Found::Pack(pack) => Ok(Made { pack, replaced }),
+            Found::Unusable(reason) => Err(KeepError::Place(reason)),
+            Found::Nothing => Err(KeepError::Place(format!("{} is gone again", path.display()))),
+        }
     }
 
-    #[allow(clippy::too_many_arguments, reason = "two names and what `write` needs")]
-    fn write(
-        &self,
-        temporary: &Path,
-        path: &Path,
-        model: &ModelFile,
-        layout: &PackLayout,
-        source: &str,
-        control: &mut LoadControl<'_>,
-        pack: &mut dyn FnMut(&dyn PackSink, &mut LoadControl<'_>) -> Result<(), BackendError>,
-    ) -> Result<(), WriteError> {
-        let place = |e: std::io::Error| WriteError::Place(format!("{}: {e}", self.dir.display()));
-        let file = File::create(temporary).map_err(place)?;
-        write(&file, model, layout, source, false, &mut |sink| pack(sink, control))?;
-        drop(file);
-        std::fs::rename(temporary, path).map_err(place)?;
-        // The name is on the disk too; where folders can't be synced, a crash may lose the pack and nothing else.
-        let _ = File::open(&self.dir).and_then(|dir| dir.sync_all());
-        Ok(())
-    }
-
-    /// Packs with their sizes and the times of their last use, the oldest first.
-    fn packs(&self) -> Vec<(SystemTime, u64, PathBuf)> {
-        let Ok(entries) = std::fs::read_dir(&self.dir) else { return Vec::new() };
-        let pack = |path: PathBuf| {
-            let n_bytes = path.metadata().ok()?.len();
-            let used = path.with_extension("lock").metadata().and_then(|m| m.modified());
-            Some((used.unwrap_or(SystemTime::UNIX_EPOCH), n_bytes, path))
-        };
-        let paths = entries.flatten().map(|e| e.path()).filter(|p| p.extension().is_some_and(|e| e == "gguf"));
-        let mut packs: Vec<_> = paths.filter_map(pack).collect();
-        packs.sort();
-        packs
+    fn try_to_write(&self) -> std::io::Result<()> {
+        let path = self.dir.join(source::MEMO).with_extension(temporary_extension());
+        File::create_new(&path)?;
+        std::fs::remove_file(&path)
     }
 
     /// Takes away the packs that were used longest ago until all of them fit a limit. Processes that have one mapped keep it.
     pub fn prune(&self, limit: u64, keep: Option<&Path>) -> Cleaned {
-        let packs = self.packs();
+        let mut packs: Vec<(SystemTime, u64, PathBuf)> = self
+            .files(Kind::Pack)
+            .filter_map(|path| {
+                let used = lock_of(&path).metadata().and_then(|m| m.modified());
+                Some((used.unwrap_or(SystemTime::UNIX_EPOCH), path.metadata().ok()?.len(), path))
+            })
+            .collect();
+        packs.sort();
         let mut total: u64 = packs.iter().map(|(_, n, _)| n).sum();
         let mut cleaned = Cleaned::default();
         for (_, n_bytes, path) in packs {
@@ -220,24 +267,20 @@ impl PackStore {
             if keep != Some(path.as_path()) && std::fs::remove_file(&path).is_ok() {
                 total -= n_bytes;
                 cleaned = Cleaned { n_files: cleaned.n_files + 1, n_bytes: cleaned.n_bytes + n_bytes };
-                remove_lock(&path.with_extension("lock"));
+                remove_lock(&lock_of(&path));
             }
         }
         cleaned
     }
 
-    /// Empties the folder of everything that the store made.
+    /// Empties the folder of everything that the store made, apart from what is being written.
     pub fn clean(&self) -> Cleaned {
         let cleaned = self.prune(0, None);
-        for path in std::fs::read_dir(&self.dir).into_iter().flatten().flatten().map(|e| e.path()) {
-            let name = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
-            let is = |e: &str| path.extension().is_some_and(|x| x == e);
-            if is("lock") {
-                remove_lock(&path);
-            } else if (is("json") && name.starts_with("source-")) || name == HUGE_PAGES {
-                // What can't be removed stays, and is right.
-                let _ = std::fs::remove_file(&path);
-            }
+        self.files(Kind::Unfinished).for_each(|path| remove_lock(&lock_of(&path)));
+        self.files(Kind::Lock).for_each(|path| remove_lock(&path));
+        for path in self.files(Kind::Memo) {
+            // What can't be removed stays, and is right.
+            let _ = std::fs::remove_file(path);
         }
         cleaned
     }
@@ -245,78 +288,90 @@ impl PackStore {
     /// Whether mappings of files in this folder come in huge pages: tried once for a kernel, then remembered.
     pub(crate) fn has_huge_pages(&self) -> bool {
         let kernel = os::kernel_release();
-        if let Some(answer) = self.recall(HUGE_PAGES, &kernel) {
+        if let Some(answer) = self.recall(Memo::HugePages, &kernel) {
             return answer == "yes";
         }
-        let answer = self.try_huge_pages().unwrap_or(false);
-        self.remember(HUGE_PAGES, &kernel, if answer { "yes" } else { "no" });
+        // A full disk is no answer: it is asked again.
+        let Some(answer) = self.try_huge_pages() else { return false };
+        self.remember(Memo::HugePages, &kernel, if answer { "yes" } else { "no" });
         answer
     }
 
-    /// What was remembered under a name, for a key that must be the same.
-    pub fn recall(&self, name: &str, key: &str) -> Option<String> {
-        let text = std::fs::read_to_string(self.dir.join(name)).ok()?;
+    /// What was remembered for a key that must be the same.
+    pub fn recall(&self, memo: Memo, key: &str) -> Option<String> {
+        let text = std::fs::read_to_string(self.dir.join(memo.name())).ok()?;
         Some(text.strip_prefix(key)?.strip_prefix('\n')?.trim().to_owned())
     }
 
-    /// Remembers something about this machine. What can't be kept is found out again.
-    pub fn remember(&self, name: &str, key: &str, value: &str) {
-        let temporary = self.dir.join(format!("{name}-{}.tmp", std::process::id()));
-        let written = std::fs::write(&temporary, format!("{key}\n{value}\n"));
-        if written.and_then(|()| std::fs::rename(&temporary, self.dir.join(name))).is_err() {
-            // Whatever is there is this process's own.
+    /// Remembers something. What can't be kept is found out again.
+    pub fn remember(&self, memo: Memo, key: &str, value: &str) {
+        let (path, text) = (self.dir.join(memo.name()), format!("{key}\n{value}\n"));
+        let temporary = path.with_extension(temporary_extension());
+        let written = os::check_file_size(text.len() as u64).and_then(|()| std::fs::write(&temporary, text));
+        if written.and_then(|()| std::fs::rename(&temporary, &path)).is_err() {
+            // The name is this call's own.
             let _ = std::fs::remove_file(&temporary);
         }
     }
 
     fn try_huge_pages(&self) -> Option<bool> {
-        let path = self.dir.join(format!("huge-pages-{}.tmp", std::process::id()));
+        let path = self.dir.join(Memo::HugePages.name()).with_extension(temporary_extension());
+        os::check_file_size(2 * PACK_CHUNK as u64).ok()?;
         let answer = (|| {
             let file = File::create(&path).ok()?;
             let chunk = vec![1_u8; PACK_CHUNK];
             for i in 0..2 {
-                super::file::put_at(&file, (i * PACK_CHUNK) as u64, &chunk).ok()?;
+                put_at(&file, (i * PACK_CHUNK) as u64, &chunk).ok()?;
             }
-            let mapped = crate::model::mapped::MappedFile::open(&path).ok()?;
+            let mapped = MappedFile::open(&path).ok()?;
             mapped.read_in(&mut |_| true);
             os::in_huge_pages(mapped.bytes())
         })();
-        // The name is this process's own.
+        // The name is this call's own.
         let _ = std::fs::remove_file(&path);
         answer
     }
 }
 
-const HUGE_PAGES: &str = "huge-pages";
+/// The lock of a pack, finished or not.
+fn lock_of(path: &Path) -> PathBuf {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    path.with_file_name(format!("{}.lock", name.split('.').next().unwrap_or_default()))
+}
 
-/// Removes a lock that nobody holds, with what its writers may have left behind. A writer that has opened it and not yet
-/// locked it goes on with a lock that has no name: two may then write the same pack, each to a name of its own.
-fn remove_lock(lock: &Path) {
-    let free = File::open(lock).is_ok_and(|file| file.try_lock().is_ok());
-    if free {
-        remove_leftovers(lock);
-        // A lock that stays takes no room.
-        let _ = std::fs::remove_file(lock);
+/// Removes a lock that nobody holds, with what its writers may have left behind.
+fn remove_lock(path: &Path) {
+    let file = File::open(path);
+    if file.as_ref().is_ok_and(|file| file.try_lock().is_err()) {
+        return;
     }
+    remove_leftovers(path);
+    // Removed while it is held, so that whoever waits for it sees that it is none any more. One that stays takes no room.
+    let _ = std::fs::remove_file(path);
 }
 
 /// Removes what writers of a pack that came to an end have left.
 fn remove_leftovers(path: &Path) {
-    let (Some(dir), Some(stem)) = (path.parent(), path.file_stem().and_then(|s| s.to_str())) else { return };
-    for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
-        let name = entry.file_name().to_string_lossy().into_owned();
-        if name.starts_with(stem) && name.ends_with(".tmp") {
+    let (Some(dir), lock) = (path.parent(), lock_of(path)) else { return };
+    for path in std::fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path()) {
+        if Kind::of(&path) == Some(Kind::Unfinished) && lock_of(&path) == lock {
             // What can't be removed takes room, no more.
-            let _ = std::fs::remove_file(entry.path());
+            let _ = std::fs::remove_file(path);
         }
     }
 }
 
-/// Takes a lock; the inner error is the system's refusal.
-fn wait_for(lock: &File, cancel: &CancelToken) -> Result<std::io::Result<()>, BackendError> {
+/// Makes and takes a lock; the inner error is the system's refusal.
+fn lock(path: &Path, cancel: &CancelToken) -> Result<std::io::Result<File>, BackendError> {
     loop {
-        match lock.try_lock() {
-            Ok(()) => return Ok(Ok(())),
+        let file = match OpenOptions::new().create(true).write(true).truncate(false).open(path) {
+            Ok(file) => file,
+            Err(e) => return Ok(Err(e)),
+        };
+        match file.try_lock() {
+            // A cleaner may have taken the name away since it was opened: then the next one makes another.
+            Ok(()) if os::is_open_at(&file, path) => return Ok(Ok(file)),
+            Ok(()) => {}
             Err(TryLockError::Error(e)) => return Ok(Err(e)),
             Err(TryLockError::WouldBlock) if cancel.is_cancelled() => return Err(BackendError::Cancelled),
             Err(TryLockError::WouldBlock) => std::thread::sleep(LOCK_EVERY),
@@ -324,57 +379,26 @@ fn wait_for(lock: &File, cancel: &CancelToken) -> Result<std::io::Result<()>, Ba
     }
 }
 
-/// The hash of all files of a model.
-fn hash(model: &ModelFile, dir: Option<&Path>, control: &mut LoadControl<'_>) -> Result<String, BackendError> {
-    let mut parts = Vec::new();
-    let (total, mut before) = (model.mapped_bytes() as u64, 0);
-    for file in model.mapped() {
-        let progress = &mut *control.progress;
-        let hash = source::hash(dir, file, control.cancel, &mut |done| progress(before + done, total));
-        parts.push(hash.ok_or(BackendError::Cancelled)?);
-        before += file.bytes().len() as u64;
-    }
-    Ok(source::of_parts(&parts))
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-impl ModelFile {
-    /// Writes a file that can ship instead of this one: all metadata, the weights packed as `layout` says, and what isn't
-    /// packed as it is. Written beside its name and renamed when whole.
-    ///
-    /// # Errors
-    /// [`BackendError::PackWrite`] with the system's answer; what packing refuses.
-    pub fn write_packed(
-        &self,
-        out: &Path,
-        layout: &PackLayout,
-        control: &mut LoadControl<'_>,
-        pack: &mut dyn FnMut(&dyn PackSink, &mut LoadControl<'_>) -> Result<(), BackendError>,
-    ) -> Result<(), BackendError> {
-        let source = hash(self, None, &mut LoadControl { progress: &mut |_, _| {}, cancel: control.cancel })?;
-        let mut name = out.file_name().unwrap_or_default().to_owned();
-        name.push(".tmp");
-        let temporary = out.with_file_name(name);
-        let place = |e: std::io::Error| WriteError::Place(format!("{}: {e}", out.display()));
-        let written = File::create(&temporary).map_err(place).and_then(|file| {
-            write(&file, self, layout, &source, true, &mut |sink| pack(sink, control))?;
-            drop(file);
-            std::fs::rename(&temporary, out).map_err(place)
-        });
-        written.map_err(|error| {
-            // What is left of it is no file that anybody asked for.
-            let _ = std::fs::remove_file(&temporary);
-            match error {
-                WriteError::Backend(e) => e,
-                WriteError::Place(reason) => BackendError::PackWrite { reason },
-            }
-        })
-    }
-}
-
-/// Bytes of packs in use.
-impl PackFile {
-    /// Size of the pack.
-    pub fn n_bytes(&self) -> usize {
-        self.bytes().len()
+    #[test]
+    fn only_files_that_the_store_made_are_its_own() {
+        let kind = |name: &str| Kind::of(&Path::new("folder").join(name));
+        let pack = "b179c9523d0e6a0f98a330c7-1fa76c7b339b";
+        assert_eq!(kind(&format!("{pack}.gguf")), Some(Kind::Pack));
+        assert_eq!(kind(&format!("{pack}.lock")), Some(Kind::Lock));
+        assert_eq!(kind(&format!("{pack}.{}", temporary_extension())), Some(Kind::Unfinished));
+        for name in ["source-fe00-9a6008.json", "source-fe00-9a6008.7-0.tmp", "huge-pages", "huge-pages.7-1.tmp", "threads"] {
+            assert_eq!(kind(name), Some(Kind::Memo), "{name}");
+        }
+        let long = format!("a{pack}.gguf");
+        for name in
+            ["SmolLM2-135M-Instruct.Q4_1.gguf", "model.gguf", &long, "notes.json", "x.tmp", "yarn.lock", ".gguf", pack, "source.json"]
+        {
+            assert_eq!(kind(name), None, "{name}");
+        }
+        assert_eq!(lock_of(Path::new("d/a-b.7-1.tmp")), Path::new("d/a-b.lock"));
     }
 }
