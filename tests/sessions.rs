@@ -55,7 +55,7 @@ enum Seen {
 fn seen(event: Event<'_>) -> Seen {
     match event {
         Event::Prefill { done, total } => Seen::Prefill(done, total),
-        Event::Token { id, logprob, top, text } => Seen::Token(id, logprob, top.to_vec(), text.to_owned()),
+        Event::Token { id, logprob, top, text } => Seen::Token(id, logprob.unwrap(), top.to_vec(), text.to_owned()),
         Event::Text(text) => Seen::Text(text.to_owned()),
         other => panic!("an event that the suite doesn't know: {other:?}"),
     }

@@ -2,12 +2,13 @@
 
 use crate::error::{CliError, Result};
 use crate::models;
+use crate::os;
 use crate::output;
 use crate::progress::{Progress, Unit};
 use clap::{Args, ValueEnum};
 use selvedge::{
-    BackendOptions, CancelToken, GenerateOptions, KvElem, LoadStage, LoadedModel, Mirostat, Model, ModelOptions, PlanOptions, REGISTRY,
-    SamplerError, SamplingParams, Stage, TokenId, Tokenizer,
+    BackendOptions, CancelToken, GenerateOptions, KvElem, LoadStage, LoadedModel, MAX_THREADS, Mirostat, Model, ModelOptions, PackOptions,
+    PlanOptions, REGISTRY, SamplerError, SamplingParams, Stage, ThreadCare, TokenId, Tokenizer, Weights,
 };
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -20,9 +21,8 @@ pub(crate) struct ModelArgs {
     /// Positions of a sequence [default: the model's own, at most 4096]
     #[arg(short = 'c', long = "ctx", value_name = "CTX")]
     pub(crate) n_ctx: Option<usize>,
-    /// Threads that compute [default: as many as the system lets it use]
-    #[arg(short = 't', long, value_parser = clap::value_parser!(u16).range(1..=256))]
-    threads: Option<u16>,
+    #[command(flatten)]
+    threads: ThreadArgs,
     /// Instruction set: scalar, avx2, neon, ... [default: the best there is]
     #[arg(long)]
     isa: Option<String>,
@@ -35,12 +35,11 @@ pub(crate) struct ModelArgs {
     /// Anonymous memory that must not be exceeded: 512M, 2G, 1.5GiB, or plain bytes
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     budget: Option<u64>,
-    /// How packed weights are held
+    /// How packed weights are held: in memory, in a mapped file, or what fits the machine
     #[arg(long, value_name = "MODE", default_value = "auto")]
-    weights: Weights,
-    /// Where packed weights are kept
-    #[arg(long, value_name = "DIR", hide = true)]
-    pack_dir: Option<PathBuf>,
+    weights: WeightsMode,
+    #[command(flatten)]
+    packs: PackArgs,
     /// Look at every number in the file before use
     #[arg(long)]
     validate: bool,
@@ -66,35 +65,128 @@ impl FileArgs {
     }
 }
 
-/// How packed weights are held.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Weights {
-    /// What fits the machine
-    Auto,
-    /// In anonymous memory
-    Resident,
-    /// In a mapped file
-    #[value(hide = true)]
-    Mapped,
+/// Threads that compute, and how they are treated.
+#[derive(Debug, Args)]
+pub(crate) struct ThreadArgs {
+    /// Threads that compute: a number, or auto to find the best one by measurement, once [default: one a fast core]
+    #[arg(short = 't', long, value_name = "THREADS", value_parser = threads)]
+    threads: Option<Threads>,
+    /// Processors to run on, one a thread: 4,5,6-7 [default: the system chooses]
+    #[arg(long, value_name = "LIST", value_parser = cpus)]
+    cpus: Option<Cpus>,
+    /// Priority of the threads as nice counts it, from -20 (first) to 19 (last)
+    #[arg(long, value_name = "NICE", value_parser = clap::value_parser!(i32).range(-20..=19))]
+    nice: Option<i32>,
+    /// Share of the time to compute in, percent: a device that grows hot rests for the others
+    #[arg(long, value_name = "PERCENT", default_value_t = 100, value_parser = clap::value_parser!(u8).range(1..=100))]
+    pub(crate) duty: u8,
 }
 
-const NO_CACHE: &str =
-    "packed weights can't be kept in a file yet, they are packed in memory at every load: leave out --pack-dir and --weights mapped";
+/// What `--threads` asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Threads {
+    Auto,
+    Count(usize),
+}
+
+/// A list of processors.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Cpus(Vec<usize>);
+
+impl ThreadArgs {
+    fn is_auto(&self) -> bool {
+        self.threads == Some(Threads::Auto)
+    }
+
+    /// The number; 0 where none was given. More than there may be are cut to that, with a note.
+    pub(crate) fn count(&self) -> usize {
+        let Some(Threads::Count(n)) = self.threads else { return self.cpus.as_ref().map_or(0, |cpus| cpus.0.len()) };
+        if n > MAX_THREADS {
+            output::note(&format!("{n} threads are more than the {MAX_THREADS} that there may be: {MAX_THREADS} are used"));
+        }
+        n.min(MAX_THREADS)
+    }
+
+    /// Processors and priority.
+    pub(crate) fn care(&self) -> ThreadCare {
+        ThreadCare { cpus: self.cpus.clone().map_or_else(Vec::new, |cpus| cpus.0), niceness: self.nice.unwrap_or(0) }
+    }
+}
+
+fn threads(text: &str) -> std::result::Result<Threads, String> {
+    match text {
+        "auto" => Ok(Threads::Auto),
+        _ => text.parse().map(Threads::Count).map_err(|_| "expected a number of threads, or auto".into()),
+    }
+}
+
+fn cpus(text: &str) -> std::result::Result<Cpus, String> {
+    const MOST: usize = 1024;
+    let range = |part: &str| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last) = (first.trim().parse::<usize>().ok()?, last.trim().parse::<usize>().ok()?);
+        (first <= last && last < MOST).then_some(first..=last)
+    };
+    let ranges: Option<Vec<_>> = text.split(',').map(range).collect();
+    let ranges = ranges.ok_or_else(|| format!("expected numbers of processors below {MOST} like 0,2-5"))?;
+    Ok(Cpus(ranges.into_iter().flatten().collect()))
+}
+
+/// Where packed weights are kept.
+#[derive(Debug, Args)]
+pub(crate) struct PackArgs {
+    /// Where packed weights are kept; an empty name: nowhere [default: a folder of the user's cache]
+    #[arg(long, value_name = "DIR")]
+    pack_dir: Option<PathBuf>,
+}
+
+impl PackArgs {
+    /// The folder.
+    pub(crate) fn dir(&self) -> Option<PathBuf> {
+        match &self.pack_dir {
+            Some(dir) => Some(dir.clone()).filter(|dir| !dir.as_os_str().is_empty()),
+            None => os::packs_dir(),
+        }
+    }
+}
+
+/// How packed weights are held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum WeightsMode {
+    /// What fits the machine
+    Auto,
+    /// In memory, in huge pages where there are any
+    Resident,
+    /// In a mapped file
+    Mapped,
+}
 
 impl ModelArgs {
     /// The library's options.
     pub(crate) fn options(&self) -> Result<ModelOptions> {
-        if self.weights == Weights::Mapped || self.pack_dir.is_some() {
-            return Err(CliError::NotYet(NO_CACHE));
-        }
+        let weights = match self.weights {
+            WeightsMode::Auto => Weights::Auto,
+            WeightsMode::Resident => Weights::Resident,
+            WeightsMode::Mapped => Weights::Mapped,
+        };
         Ok(ModelOptions {
-            plan: PlanOptions { n_ctx: self.n_ctx, kv: self.kv, budget: self.budget, ..PlanOptions::default() },
+            auto_threads: self.threads.is_auto(),
+            plan: PlanOptions {
+                n_ctx: self.n_ctx,
+                kv: self.kv,
+                budget: self.budget,
+                weights,
+                duty: self.threads.duty,
+                ..PlanOptions::default()
+            },
             backend: BackendOptions {
                 backend: self.backend.clone(),
                 isa: self.isa.clone(),
-                n_threads: self.threads.map_or(0, usize::from),
+                n_threads: self.threads.count(),
+                care: self.threads.care(),
             },
             validate: self.validate,
+            packs: PackOptions { dir: self.packs.dir(), limit: None },
         })
     }
 
@@ -109,7 +201,7 @@ impl ModelArgs {
         let path = self.file.path()?;
         let mut progress = Progress::new("loading", Unit::Bytes);
         let mut tell = |stage, done, total| {
-            if stage == LoadStage::Weights {
+            if matches!(stage, LoadStage::Weights | LoadStage::Hash) {
                 progress.update(done, total);
             }
         };
@@ -119,6 +211,7 @@ impl ModelArgs {
         };
         progress.finish();
         let model = model?;
+        model.notes().iter().for_each(|note| output::note(note));
         if model.n_ctx() > model.n_ctx_train() && self.n_ctx.is_some() {
             output::note(&format!("the model was trained for {} positions, the context has {}", model.n_ctx_train(), model.n_ctx()));
         }
@@ -216,7 +309,7 @@ fn kv_elem(name: &str) -> std::result::Result<KvElem, String> {
 }
 
 /// Sizes with a unit. K, M, G, T and KiB to TiB are powers of 1024, kB to TB powers of 1000.
-fn bytes(text: &str) -> std::result::Result<u64, String> {
+pub(crate) fn bytes(text: &str) -> std::result::Result<u64, String> {
     const UNITS: [(&str, u64); 14] = [
         ("", 1),
         ("b", 1),
@@ -387,14 +480,21 @@ impl SamplingArgs {
         }
     }
 
-    /// What replies of `model` are made by.
-    pub(crate) fn options(&self, model: &Model, top_logprobs: usize) -> GenerateOptions {
+    /// What replies of `model` are made by. `logprobs`: whether somebody reads them.
+    pub(crate) fn options(&self, model: &Model, logprobs: bool, top_logprobs: usize) -> GenerateOptions {
         let mut sampling = self.params();
         if sampling.dry_multiplier > 0.0 {
             let named: Vec<&str> = self.dry_breaker.iter().map(String::as_str).collect();
             sampling.dry_breakers = model.tokens_with(if named.is_empty() { &DRY_BREAKERS } else { &named });
         }
-        GenerateOptions { max_tokens: self.max_tokens, sampling, stops: self.stop.clone(), top_logprobs, ..GenerateOptions::default() }
+        GenerateOptions {
+            max_tokens: self.max_tokens,
+            sampling,
+            stops: self.stop.clone(),
+            logprobs,
+            top_logprobs,
+            ..GenerateOptions::default()
+        }
     }
 }
 

@@ -88,8 +88,13 @@ fn tokens(n: usize, n_vocab: usize) -> Vec<TokenId> {
 /// A reply of exactly `n` tokens from an empty session.
 fn measure(session: &mut Session, prompt: &[TokenId], n: usize, cancel: &CancelToken) -> Result<Stats> {
     session.reset();
-    let options =
-        GenerateOptions { max_tokens: Some(n), sampling: SamplingParams::greedy(), ignore_stop_ids: true, ..GenerateOptions::default() };
+    let options = GenerateOptions {
+        max_tokens: Some(n),
+        sampling: SamplingParams::greedy(),
+        ignore_stop_ids: true,
+        logprobs: false,
+        ..GenerateOptions::default()
+    };
     let stats = session.generate(prompt, &options, cancel, &mut |_| ControlFlow::Continue(()))?;
     if stats.finish == Finish::Cancelled { Err(CliError::Cancelled) } else { Ok(stats) }
 }

@@ -55,6 +55,9 @@ pub(crate) enum CliError {
     /// The model isn't in the models folder.
     #[error("{0}")]
     NoModel(String),
+    /// Packed weights couldn't be kept.
+    #[error("{0}")]
+    Pack(String),
     /// A model couldn't be brought.
     #[error("{0}")]
     Pull(String),

@@ -13,6 +13,7 @@ mod inspect;
 mod models;
 mod os;
 mod output;
+mod pack;
 mod plan;
 mod progress;
 mod prompt;
@@ -49,6 +50,8 @@ enum Command {
     Inspect(inspect::InspectArgs),
     /// Tell what loading a model would take and where it would run
     Plan(plan::PlanArgs),
+    /// Bring a model's weights into packed form ahead of time, or into a file that ships
+    Pack(pack::PackCommandArgs),
     /// Turn text into token ids
     Tokenize(text::TokenizeArgs),
     /// Turn token ids into text
@@ -73,6 +76,7 @@ impl Command {
             Command::Chat(args) => args.run(json),
             Command::Inspect(args) => args.run(json),
             Command::Plan(args) => args.run(json),
+            Command::Pack(args) => args.run(json),
             Command::Tokenize(args) => args.run(),
             Command::Detokenize(args) => args.run(json),
             Command::Render(args) => args.run(json),

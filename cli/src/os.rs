@@ -112,6 +112,14 @@ pub(crate) fn models_dir() -> Option<PathBuf> {
     named.or_else(|| Some(home()?.join(".cache").join("selvedge").join("models")))
 }
 
+/// Where packed weights are kept: `SELVEDGE_PACKS`, which names none where it is empty, else a folder of the user's cache.
+pub(crate) fn packs_dir() -> Option<PathBuf> {
+    match std::env::var_os("SELVEDGE_PACKS") {
+        Some(dir) => Some(PathBuf::from(dir)).filter(|dir| !dir.as_os_str().is_empty()),
+        None => Some(home()?.join(".cache").join("selvedge").join("packs")),
+    }
+}
+
 /// Where the lines typed in conversations are kept.
 pub(crate) fn history_file() -> Option<PathBuf> {
     let state = std::env::var_os("XDG_STATE_HOME").filter(|d| !d.is_empty()).map(PathBuf::from);

@@ -1,10 +1,10 @@
 //! `plan`: what loading would take and where the model would run.
 
 use crate::args::{ModelArgs, file_name, warn};
-use crate::error::Result;
+use crate::error::{Result, printable};
 use crate::output;
 use clap::Args;
-use selvedge::{Planned, TextModel};
+use selvedge::{Held, Planned, TextModel};
 use serde::Serialize;
 
 #[derive(Debug, Args)]
@@ -21,6 +21,9 @@ struct PlanJson {
     mapped: u64,
     anonymous: AnonymousJson,
     gpu: u64,
+    /// How packed weights will be held: plain, resident, mapped.
+    weights: &'static str,
+    weights_why: String,
     n_ctx: usize,
     max_ctx: usize,
     segments: Vec<SegmentJson>,
@@ -43,6 +46,14 @@ struct SegmentJson {
     reason: String,
 }
 
+fn held(held: Held) -> &'static str {
+    match held {
+        Held::Plain => "plain",
+        Held::Resident => "resident",
+        Held::Mapped => "mapped",
+    }
+}
+
 fn to_json(planned: &Planned) -> PlanJson {
     let plan = &planned.plan;
     let a = plan.anonymous;
@@ -51,6 +62,8 @@ fn to_json(planned: &Planned) -> PlanJson {
         mapped: plan.mapped,
         anonymous: AnonymousJson { kv: a.kv, arena: a.arena, pack: a.pack, tokenizer: a.tokenizer, other: a.other },
         gpu: plan.gpu,
+        weights: held(plan.held),
+        weights_why: plan.held_why.clone(),
         n_ctx: plan.n_ctx,
         max_ctx: plan.max_ctx,
         segments: segments.map(|s| SegmentJson { backend: s.backend, nodes: s.nodes.len(), reason: s.reason.clone() }).collect(),
@@ -68,7 +81,7 @@ fn table(planned: &Planned, explain: bool) -> String {
         config.n_vocab
     );
     let rows = [
-        ("mapped", plan.mapped, "the file; spared where memory is short"),
+        ("mapped", plan.mapped, "files; spared where memory is short"),
         ("anonymous", a.total(), ""),
         ("  kv", a.kv, "with the context full"),
         ("  arena", a.arena, "intermediate values, scratch"),
@@ -87,6 +100,7 @@ fn table(planned: &Planned, explain: bool) -> String {
         n => format!("at most {n} fit of {} that it was trained for", config.n_ctx_train),
     };
     out += &format!("context     {:>10}      {longest}\n", plan.n_ctx);
+    out += &format!("weights     {:>10}      {}\n", held(plan.held), printable(&plan.held_why));
     for segment in &plan.segments {
         out += &format!("runs on     {:>10}      {} nodes\n", segment.backend, segment.nodes.len());
         if explain {

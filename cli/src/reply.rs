@@ -57,7 +57,7 @@ impl Reply {
                 }
                 Event::Token { id, logprob, top, text } => {
                     ids.push(id.0);
-                    logprobs.push(logprob);
+                    logprobs.extend(logprob);
                     if options.top_logprobs > 0 {
                         tops.push(top.iter().map(|&(id, logprob)| (id.0, logprob)).collect());
                     }

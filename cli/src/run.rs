@@ -49,7 +49,7 @@ impl RunArgs {
             Prompter::new(&model, &self.template)?.tokens(&messages)?
         };
         let mut session = model.session()?;
-        let generate = self.sampling.options(&model, self.top_logprobs);
+        let generate = self.sampling.options(&model, json, self.top_logprobs);
         let show = &mut |text: &str| if json { Ok(()) } else { output::text(text) };
         let reply = Reply::make(&mut session, &prompt, &generate, interrupt.token(), show)?;
         if json {

@@ -1,5 +1,7 @@
 //! Every call to the operating system that core makes: anonymous memory, the floating-point environment, clocks and limits.
 
+#[cfg(any(target_os = "linux", target_os = "android"))]
+use std::path::Path;
 use std::ptr::NonNull;
 
 /// Alignment of every region and of every offset in it, bytes: one cache line, and the widest vector register.
@@ -230,9 +232,99 @@ pub fn permit_tile_registers() -> bool {
     false
 }
 
-/// Threads to use by default: what affinity mask and cgroup quota allow, rounded down, at least one.
+/// Threads to use by default: one for each fast physical core, as far as affinity mask and cgroup quota allow, at least one.
+/// Two threads on the halves of a core, or one on a slow core among fast ones, gain little and heat much.
 pub fn default_threads() -> usize {
-    std::thread::available_parallelism().map_or(1, |n| n.get())
+    let allowed = std::thread::available_parallelism().map_or(1, |n| n.get());
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    let allowed = fast_cores(Path::new("/sys/devices"), &allowed_cpus()).map_or(allowed, |fast| fast.min(allowed));
+    allowed.max(1)
+}
+
+/// Processors that this thread may run on, by the numbers of the system; empty where it doesn't tell.
+pub fn allowed_cpus() -> Vec<usize> {
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    {
+        // SAFETY: a set of plain bits, for which all zeros are valid.
+        let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+        // SAFETY: the call fills the set that it is given, of the size that it is told.
+        if unsafe { libc::sched_getaffinity(0, size_of_val(&set), &mut set) } != 0 {
+            return Vec::new();
+        }
+        // SAFETY: the numbers are below the size of the set.
+        (0..libc::CPU_SETSIZE as usize).filter(|&cpu| unsafe { libc::CPU_ISSET(cpu, &set) }).collect()
+    }
+    #[cfg(not(any(target_os = "linux", target_os = "android")))]
+    Vec::new()
+}
+
+/// Binds this thread to some processors; false where the system refuses or has no such thing.
+pub fn bind_to_cpus(cpus: &[usize]) -> bool {
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    {
+        // SAFETY: a set of plain bits, for which all zeros are valid.
+        let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+        for &cpu in cpus.iter().filter(|&&cpu| cpu < libc::CPU_SETSIZE as usize) {
+            // SAFETY: the number is below the size of the set.
+            unsafe { libc::CPU_SET(cpu, &mut set) };
+        }
+        // SAFETY: the call reads the set; 0 is the calling thread.
+        unsafe { libc::sched_setaffinity(0, size_of_val(&set), &set) == 0 }
+    }
+    #[cfg(not(any(target_os = "linux", target_os = "android")))]
+    {
+        let _ = cpus;
+        false
+    }
+}
+
+/// Sets this thread's priority as `nice` counts it, from -20 (first) to 19 (last); false where the system refuses.
+pub fn set_niceness(niceness: i32) -> bool {
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    {
+        // SAFETY: the calls change the priority of the calling thread and touch no memory.
+        unsafe { libc::setpriority(libc::PRIO_PROCESS, libc::gettid() as libc::id_t, niceness) == 0 }
+    }
+    #[cfg(not(any(target_os = "linux", target_os = "android")))]
+    {
+        let _ = niceness;
+        false
+    }
+}
+
+/// Share of the fastest core's speed below which a core counts as slow, percent.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+const SLOW: u64 = 60;
+
+/// Physical cores among the allowed processors that are fast, by what the system says under `devices`; `None` where it
+/// says nothing.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+fn fast_cores(devices: &Path, allowed: &[usize]) -> Option<usize> {
+    let read = |path: String| std::fs::read_to_string(devices.join(path)).ok();
+    // Intel's hybrid processors list their efficient cores, which are not much slower at their best and still a drag.
+    let efficient = cpu_list(&read("cpu_atom/cpus".into()).unwrap_or_default());
+    let speed = |cpu: &usize| {
+        let number = |file: &str| read(format!("system/cpu/cpu{cpu}/{file}"))?.trim().parse::<u64>().ok();
+        number("cpu_capacity").or_else(|| number("cpufreq/cpuinfo_max_freq")).unwrap_or(0)
+    };
+    let cores: Vec<(u64, String)> = allowed
+        .iter()
+        .filter(|cpu| !efficient.contains(cpu))
+        .filter_map(|cpu| Some((speed(cpu), read(format!("system/cpu/cpu{cpu}/topology/thread_siblings_list"))?)))
+        .collect();
+    let fastest = cores.iter().map(|(speed, _)| *speed).max()?;
+    let fast = cores.iter().filter(|(speed, _)| speed * 100 >= fastest * SLOW).map(|(_, siblings)| siblings.as_str());
+    Some(fast.collect::<std::collections::BTreeSet<_>>().len())
+}
+
+/// Numbers of a list like `0-3,8`.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+fn cpu_list(text: &str) -> Vec<usize> {
+    let range = |part: &str| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        Some(first.parse::<usize>().ok()?..last.parse::<usize>().ok()?.min(4096) + 1)
+    };
+    text.trim().split(',').filter_map(range).flatten().collect()
 }
 
 /// Bytes that the system says a program may still take without swapping; `None` where it says nothing.
@@ -246,6 +338,41 @@ pub fn available_memory() -> Option<u64> {
     }
     #[cfg(not(any(target_os = "linux", target_os = "android")))]
     None
+}
+
+/// The largest file that this process may write, bytes; `None`: no limit. Writing beyond it would be a signal, not an error.
+pub fn file_size_limit() -> Option<u64> {
+    #[cfg(unix)]
+    {
+        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: the call fills the structure that it is given.
+        let known = unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit) } == 0;
+        (known && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
+    }
+    #[cfg(not(unix))]
+    None
+}
+
+/// What the processor calls itself; empty where the system doesn't tell.
+pub fn processor() -> String {
+    let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let line = text.lines().find(|line| ["model name", "Hardware", "CPU part"].iter().any(|key| line.starts_with(key)));
+    line.and_then(|line| line.split_once(':')).map_or_else(String::new, |(_, name)| name.trim().to_owned())
+}
+
+/// Name and version of the system's kernel; empty where it isn't told.
+pub fn kernel_release() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned()
+}
+
+/// Whether most of a mapped file is mapped in huge pages; `None` where the system doesn't tell.
+pub fn in_huge_pages(bytes: &[u8]) -> Option<bool> {
+    let maps = std::fs::read_to_string("/proc/self/smaps").ok()?;
+    let wanted = format!("{:x}-", bytes.as_ptr().addr());
+    let of_mapping = maps.lines().skip_while(|line| !line.starts_with(&wanted));
+    let kib: usize =
+        of_mapping.map(|line| line.strip_prefix("FilePmdMapped:")).find_map(|l| l)?.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib * 1024 * 2 > bytes.len())
 }
 
 #[cfg(test)]
@@ -263,6 +390,52 @@ mod tests {
         assert_eq!(r.bytes()[page - 1], 7);
         assert_eq!(r.bytes()[page], 0);
         assert_eq!(r.bytes()[(1 << 20) - 1], 7);
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn fast_cores_are_counted() {
+        assert_eq!(cpu_list("0-3,8,x,5-\n"), [0, 1, 2, 3, 8]);
+        let count = |name: &str, cores: &[(u64, &str)], efficient: &str, allowed: &[usize]| {
+            let devices = std::env::temp_dir().join(format!("selvedge-cores-{name}-{}", std::process::id()));
+            for (i, (speed, siblings)) in cores.iter().enumerate() {
+                let cpu = devices.join(format!("system/cpu/cpu{i}"));
+                std::fs::create_dir_all(cpu.join("topology")).unwrap();
+                std::fs::write(cpu.join("topology/thread_siblings_list"), siblings).unwrap();
+                if *speed > 0 {
+                    std::fs::write(cpu.join("cpu_capacity"), format!("{speed}\n")).unwrap();
+                }
+            }
+            std::fs::create_dir_all(devices.join("cpu_atom")).unwrap();
+            std::fs::write(devices.join("cpu_atom/cpus"), efficient).unwrap();
+            let n = fast_cores(&devices, allowed);
+            std::fs::remove_dir_all(&devices).unwrap();
+            n
+        };
+        let all = |n: usize| (0..n).collect::<Vec<_>>();
+        // A phone: four small cores, three large, one larger.
+        let phone = [(325, "0"), (325, "1"), (325, "2"), (325, "3"), (830, "4"), (830, "5"), (830, "6"), (1024, "7")];
+        assert_eq!(count("phone", &phone, "", &all(8)), Some(4));
+        assert_eq!(count("small", &phone, "", &[0, 1]), Some(2), "bound to small cores, those are the fast ones");
+        // Two hyperthreaded cores and two efficient ones; and a machine that tells no speed.
+        let hybrid = [(1024, "0-1"), (1024, "0-1"), (1024, "2-3"), (1024, "2-3"), (800, "4"), (800, "5")];
+        assert_eq!(count("hybrid", &hybrid, "4-5", &all(6)), Some(2));
+        assert_eq!(count("plain", &[(0, "0"), (0, "1")], "", &all(2)), Some(2));
+        assert_eq!(count("none", &[], "", &all(2)), None);
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_thread_is_bound_and_nice() {
+        std::thread::spawn(|| {
+            let cpus = allowed_cpus();
+            assert!(!cpus.is_empty() && bind_to_cpus(&cpus[..1]));
+            assert_eq!(allowed_cpus(), cpus[..1]);
+            assert!(!bind_to_cpus(&[]), "no processor at all");
+            assert!(set_niceness(5));
+        })
+        .join()
+        .unwrap();
     }
 
     #[test]

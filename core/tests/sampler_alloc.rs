@@ -97,6 +97,8 @@ fn sampling_allocates_nothing() {
                     sampler.accept(TokenId(token.0 % 7));
                 }
                 sampler.top_logprobs(&logits, 5, &mut top).unwrap();
+                sampler.sample_with_top(&mut logits, 5, &mut top).unwrap();
+                twin.sample_token(&mut logits).unwrap();
                 snapshot.clone_from(sampler.state());
                 sampler.restore(&snapshot);
             }

@@ -47,4 +47,4 @@ pub use reader::{DEFAULT_ALIGNMENT, Endian, Gguf, MAX_KEY};
 pub use split::{SplitInfo, SplitName};
 pub use tensor::{MAX_DIMS, MAX_TENSOR_NAME, TensorInfo};
 pub use value::{Array, MAX_ARRAY_DEPTH, Value, ValueType};
-pub use writer::{Writer, WriterTensor};
+pub use writer::{Outline, Writer, WriterTensor};

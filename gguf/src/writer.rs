@@ -147,10 +147,10 @@ impl<'a> Writer<'a> {
     /// # Errors
     /// Content that a reader would refuse, as the [`Error`] with which it would.
     pub fn to_bytes(&self) -> Result<Vec<u8>, Error> {
-        let plan = self.plan()?;
-        let mut out = Vec::with_capacity(usize::try_from(plan.file_len).unwrap_or(0));
+        let outline = self.lay_out(true)?;
+        let mut out = Vec::with_capacity(usize::try_from(outline.file_len).unwrap_or(0));
         // Writing to a vector doesn't fail.
-        self.put(&plan, &mut out).ok();
+        self.put(&outline, &mut out).ok();
         Ok(out)
     }
 
@@ -160,12 +160,21 @@ impl<'a> Writer<'a> {
     /// Those of `out`; or one of kind [`io::ErrorKind::InvalidInput`] that holds the [`Error`] of content that a reader
     /// would refuse, before anything is written.
     pub fn write_to(&self, out: &mut dyn io::Write) -> io::Result<()> {
-        let plan = self.plan().map_err(|e| io::Error::new(io::ErrorKind::InvalidInput, e))?;
-        self.put(&plan, out)
+        let outline = self.lay_out(true).map_err(|e| io::Error::new(io::ErrorKind::InvalidInput, e))?;
+        self.put(&outline, out)
+    }
+
+    /// The file without the data of its tensors, for a caller that writes them itself. Sizes follow from types and
+    /// dimensions; data that tensors hold is left aside.
+    ///
+    /// # Errors
+    /// As [`Writer::to_bytes`].
+    pub fn outline(&self) -> Result<Outline, Error> {
+        self.lay_out(false)
     }
 
     /// Checks all content and lays the file out.
-    fn plan(&self) -> Result<Plan, Error> {
+    fn lay_out(&self, with_data: bool) -> Result<Outline, Error> {
         if !matches!(self.version, 2 | 3) {
             return Err(Error::Version { found: self.version, hint: "" });
         }
@@ -206,15 +215,15 @@ impl<'a> Writer<'a> {
         let mut offsets = Vec::with_capacity(self.tensors.len());
         let mut end = 0u64;
         for (index, tensor) in self.tensors.iter().enumerate() {
-            self.check_tensor(index as u64, tensor)?;
+            let n_bytes = self.check_tensor(index as u64, tensor, with_data)?;
             if !names.insert(&tensor.name) {
                 return Err(Error::TensorDuplicate { name: tensor.name.clone() });
             }
-            // Sizes of vectors in memory: their sum stays below 2^64.
-            let offset = end.next_multiple_of(self.alignment);
+            let too_large = || Error::TensorSize { name: tensor.name.clone(), found: tensor.dims.clone(), file_len: end };
+            let offset = end.checked_next_multiple_of(self.alignment).ok_or_else(too_large)?;
             head.tensor(tensor, offset);
             offsets.push(offset);
-            end = offset.saturating_add(tensor.data.len() as u64);
+            end = offset.checked_add(n_bytes).ok_or_else(too_large)?;
         }
 
         let table_end = head.bytes.len() as u64;
@@ -224,10 +233,11 @@ impl<'a> Writer<'a> {
             Some(zeros) => content_end.saturating_add(zeros),
             None => content_end.next_multiple_of(self.alignment),
         };
-        Ok(Plan { head: head.bytes, data_start, offsets, file_len })
+        Ok(Outline { head: head.bytes, data_start, offsets, file_len })
     }
 
-    fn check_tensor(&self, index: u64, tensor: &WriterTensor<'_>) -> Result<(), Error> {
+    /// Checks a tensor; its size in bytes.
+    fn check_tensor(&self, index: u64, tensor: &WriterTensor<'_>, with_data: bool) -> Result<u64, Error> {
         let WriterTensor { name, ty, dims, data } = tensor;
         let found = name.len() as u64;
         if found > MAX_TENSOR_NAME {
@@ -238,14 +248,14 @@ impl<'a> Writer<'a> {
             return Err(Error::TensorDims { name: name.clone(), found, max: MAX_DIMS as u32 });
         }
         let expected = blocks_bytes(name, *ty, dims, data.len() as u64)?;
-        if expected != data.len() as u64 {
+        if with_data && expected != data.len() as u64 {
             let (name, dims, found) = (name.clone(), dims.clone(), data.len() as u64);
             return Err(Error::TensorData { name, ty: *ty, dims, expected, found });
         }
-        Ok(())
+        Ok(expected)
     }
 
-    fn put(&self, plan: &Plan, out: &mut dyn io::Write) -> io::Result<()> {
+    fn put(&self, plan: &Outline, out: &mut dyn io::Write) -> io::Result<()> {
         out.write_all(&plan.head)?;
         let mut at = plan.head.len() as u64;
         for (tensor, &offset) in self.tensors.iter().zip(&plan.offsets) {
@@ -265,14 +275,17 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// Where everything goes.
-struct Plan {
+/// A file without the data of its tensors: see [`Writer::outline`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Outline {
     /// All bytes before the padding that precedes the data.
-    head: Vec<u8>,
-    data_start: u64,
-    /// Of the tensors, from `data_start`.
-    offsets: Vec<u64>,
-    file_len: u64,
+    pub head: Vec<u8>,
+    /// First byte of the data.
+    pub data_start: u64,
+    /// Of the tensors in table order, from `data_start`.
+    pub offsets: Vec<u64>,
+    /// Size of the file; bytes that belong to no tensor are zero.
+    pub file_len: u64,
 }
 
 fn put_zeros(out: &mut dyn io::Write, mut n: u64) -> io::Result<()> {

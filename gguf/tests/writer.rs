@@ -359,3 +359,26 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn an_outline_is_the_file_without_its_data() {
+    let mut writer = Writer::new();
+    writer.alignment = 64;
+    writer.set("general.architecture", OwnedValue::String(b"llama".to_vec()));
+    writer.add_tensor("a", TensorType::I8, &[100], vec![7; 100]);
+    writer.add_tensor("b", TensorType::F32, &[3], vec![1; 12]);
+    let whole = writer.to_bytes().unwrap();
+    for tensor in writer.tensors_mut() {
+        tensor.data = Vec::new().into();
+    }
+    let outline = writer.outline().unwrap();
+    assert_eq!((outline.file_len, &outline.offsets[..]), (whole.len() as u64, &[0, 128][..]));
+    assert!(whole.starts_with(&outline.head));
+    assert_eq!(outline.data_start % 64, 0);
+    assert_eq!(whole[outline.data_start as usize + 128..][..12], [1; 12]);
+    assert!(matches!(writer.to_bytes(), Err(Error::TensorData { .. })), "the data itself is missing");
+    writer.add_tensor("c", TensorType::F32, &[u64::MAX / 8, 1], Vec::new());
+    writer.add_tensor("d", TensorType::F32, &[u64::MAX / 8, 1], Vec::new());
+    writer.add_tensor("e", TensorType::F32, &[u64::MAX / 8, 1], Vec::new());
+    assert!(writer.outline().is_err(), "sizes that overflow");
+}

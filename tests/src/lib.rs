@@ -117,9 +117,14 @@ impl Setup {
     pub fn options(self) -> ModelOptions {
         let (n_ctx, n_seq, chunk, max_wanted, kv) = (Some(self.n_ctx), self.n_seq, self.chunk, self.max_wanted, self.kv);
         ModelOptions {
-            plan: PlanOptions { n_ctx, n_seq, chunk, max_wanted, kv, budget: None },
-            backend: BackendOptions { backend: Some(self.backend.into()), isa: self.isa.map(str::to_owned), n_threads: self.n_threads },
-            validate: false,
+            plan: PlanOptions { n_ctx, n_seq, chunk, max_wanted, kv, ..PlanOptions::default() },
+            backend: BackendOptions {
+                backend: Some(self.backend.into()),
+                isa: self.isa.map(str::to_owned),
+                n_threads: self.n_threads,
+                ..BackendOptions::default()
+            },
+            ..ModelOptions::default()
         }
     }
 

@@ -1,18 +1,19 @@
 //! A CPU instance: nodes compiled to calls of chosen kernels at fixed offsets, run on a pool.
 
+use crate::CpuBackend;
 use crate::isa::Isa;
 use crate::kernels::attention::{self, AttentionKernels, BlockArgs, MAX_QUERIES, Query};
 use crate::kernels::element::{self, ELEMENT_ROWS, Elements};
 use crate::kernels::matmul::{self, TileArgs};
 use crate::load::{PackPlan, key};
-use crate::pack::{Packed, TILE, pack_row};
-use crate::pool::Pool;
-use selvedge_core::backend::{BackendError, CacheShape, Instance, StepIo, TensorSource};
+use crate::pack::{Packed, TILE, pack_row, unpack_row};
+use crate::pool::{Pool, ThreadCare};
+use selvedge_core::backend::{BackendError, CacheShape, Instance, PackBytes, StepIo, TensorSource};
 use selvedge_core::graph::{Node, ValueId, VerifiedGraph};
 use selvedge_core::ids::SeqId;
 use selvedge_core::kv::PAGE;
 use selvedge_core::ops::{Act8Layout, Attention, Elem, Epilogue, MatMul, Op, RowsDim, WeightId};
-use selvedge_core::os::{FloatEnv, Region, align_up};
+use selvedge_core::os::{ALIGN, FloatEnv, Region, align_up};
 use selvedge_core::place::{Placement, StepShape};
 use selvedge_core::step::Input;
 use std::ops::Range;
@@ -25,8 +26,10 @@ const PRODUCT_ROWS: usize = 128;
 const ATTENTION_ROWS: usize = 8;
 /// Steps of up to so many rows split attention by blocks too, so that few heads fill all threads.
 const SPLIT_ROWS: usize = 4;
-/// Blocks in one task of split attention.
+/// The most blocks in one task of split attention.
 const SPLIT_BLOCKS: usize = 4;
+/// Blocks that are merged by one thread: more take longer than it takes to call the others.
+const ALONE: usize = 64;
 
 /// Weights as the backend holds them.
 #[derive(Debug)]
@@ -34,16 +37,52 @@ pub(crate) struct Model {
     pub graph: Arc<VerifiedGraph>,
     pub source: Arc<dyn TensorSource>,
     pub plan: PackPlan,
-    pub pack: Region,
     pub isa: Isa,
     pub n_threads: usize,
+    pub care: ThreadCare,
+    /// At least as long as the plan says, and aligned.
+    pack: PackBytes,
 }
 
 impl Model {
+    /// Checks once what the kernels rely on: that the packed bytes are there, and the rows of tables that aren't packed.
+    pub(crate) fn new(
+        graph: Arc<VerifiedGraph>,
+        nodes: Range<usize>,
+        source: Arc<dyn TensorSource>,
+        plan: PackPlan,
+        pack: PackBytes,
+        backend: &CpuBackend,
+    ) -> Result<Model, BackendError> {
+        let CpuBackend { isa, n_threads, care, .. } = backend.clone();
+        let wrong = |expected: String, found: String| Err(BackendError::Pack { expected, found });
+        if pack.bytes().len() < plan.n_bytes {
+            return wrong(format!("{} bytes", plan.n_bytes), format!("{} bytes", pack.bytes().len()));
+        }
+        if plan.n_bytes > 0 && !pack.bytes().as_ptr().addr().is_multiple_of(ALIGN) {
+            return wrong(format!("aligned to {ALIGN} bytes"), "not".into());
+        }
+        for node in &graph.nodes[nodes] {
+            let Op::Embed(embed) = &node.op else { continue };
+            let decl = &graph.weights[embed.weight.0 as usize];
+            let format = decl.ty.row();
+            let (need, found) = (decl.n_out * (decl.n_in / format.block_elems * format.block_bytes), source.tensor(&decl.tensor).len());
+            if plan.whole(&graph, embed.weight).is_none() && found < need {
+                return wrong(format!("{need} bytes of {} as it is", decl.tensor), format!("{found} bytes"));
+            }
+        }
+        Ok(Model { graph, source, plan, pack, isa, n_threads, care })
+    }
+
+    fn pack_ptr(&self) -> *const u8 {
+        self.pack.bytes().as_ptr()
+    }
+
     fn vector(&self, w: WeightId) -> &[f32] {
         let (offset, len) = self.plan.vectors.get(&w).copied().unwrap_or_default();
-        // SAFETY: the plan laid the vector out inside the pack, aligned; it was written while loading and never since.
-        unsafe { std::slice::from_raw_parts(self.pack.as_ptr().add(offset).cast(), len) }
+        // SAFETY: the plan laid the vector out inside the pack, aligned; its length was checked in `new`, and any bytes are
+        // floats.
+        unsafe { std::slice::from_raw_parts(self.pack_ptr().add(offset).cast(), len) }
     }
 }
 
@@ -152,7 +191,7 @@ pub(crate) struct CpuInstance {
 impl CpuInstance {
     pub(crate) fn new(model: Arc<Model>, placements: &[Placement], cache: CacheShape) -> Result<CpuInstance, BackendError> {
         let graph = &model.graph;
-        let pool = Pool::new(model.n_threads)?;
+        let pool = Pool::new(model.n_threads, &model.care)?;
         let steps: Vec<StepShape> = placements.iter().map(|p| p.shape).collect();
         let scratch_sizes = Scratch::new(graph, 0..graph.nodes.len(), &steps, cache.n_ctx, model.isa);
         let scratch = Region::new(scratch_sizes.n_bytes(pool.n_threads()), false)?;
@@ -228,12 +267,18 @@ impl CpuInstance {
                 let decl = &graph.weights[embed.weight.0 as usize];
                 let (format, d_model) = (decl.ty.row(), decl.n_in);
                 let row_bytes = d_model / format.block_elems * format.block_bytes;
-                let (table, out, rows) = (model.source.tensor(&decl.tensor), output(0), io.rows);
+                // Rows of a table that is packed as a matrix too come from there: the file may hold it in no other form.
+                let packed = model.plan.whole(graph, embed.weight);
+                let table = if packed.is_some() { &[] } else { model.source.tensor(&decl.tensor) };
+                let (out, rows) = (output(0), io.rows);
                 Self::for_rows(&mut self.pool, rows.len(), |row| {
                     let Input::Token(token) = rows[row].input else { return true };
                     // SAFETY: each task writes rows of its own.
                     let x = unsafe { std::slice::from_raw_parts_mut(arena.f32(out, row, d_model), d_model) };
-                    if let Some(decode) = format.decode {
+                    if let Some(packed) = packed {
+                        let at = packed.offset + token.0 as usize / TILE * packed.tile_bytes();
+                        unpack_row(&model.pack.bytes()[at..][..packed.tile_bytes()], packed.layout, token.0 as usize % TILE, x);
+                    } else if let Some(decode) = format.decode {
                         decode(&table[token.0 as usize * row_bytes..][..row_bytes], x);
                     }
                     if embed.scale != 1.0 {
@@ -383,13 +428,14 @@ impl CpuInstance {
         let e = self.elements;
         let scratch = Shared(self.scratch.as_ptr());
         let per_thread = self.scratch_sizes.per_thread;
+        let pack = Shared(model.pack_ptr().cast_mut());
         // SAFETY: `x` is the placed input of n_rows rows, in the layout that the graph says; row + n stays inside.
         let args = |w: *const u8, row: usize, n: usize, out: *mut f32, scratch: *mut u8| unsafe {
             TileArgs::new(w, k, arena.at(x), &act, row..row + n, out, scratch)
         };
         let run = |product: &Product, tile: usize, row: usize, n: usize, out: *mut f32, kernel_scratch: *mut u8| {
             // SAFETY: tile < n_tiles; the packed matrix lies inside the pack.
-            let w = unsafe { model.pack.as_ptr().add(product.packed.offset + tile * product.packed.tile_bytes()) };
+            let w = unsafe { pack.at(product.packed.offset + tile * product.packed.tile_bytes()) };
             // SAFETY: the operands are those that `TileArgs` asks for; `isa` was available when the model was loaded.
             unsafe { (product.kernel(n).run)(&args(w, row, n, out, kernel_scratch), product.packed.layout) };
             if let Some((bias, first)) = product.bias {
@@ -462,8 +508,14 @@ impl CpuInstance {
                 out: result,
             })
         };
-        let block_args =
-            |head_kv: usize, page: *mut u8| BlockArgs { page, layout, head: head_kv, scale: a.scale, soft_cap: a.soft_cap.unwrap_or(0.0) };
+        let block_args = |head: usize, page: *mut u8, next: *const u8| BlockArgs {
+            page,
+            layout,
+            head,
+            scale: a.scale,
+            soft_cap: a.soft_cap.unwrap_or(0.0),
+            next,
+        };
         let blocks = |row: usize| a.mask.first(pos(row)) / PAGE..pos(row) / PAGE + 1;
         let finish = |row: usize, head: usize, state: *const f32| {
             // SAFETY: the state is finished; the head's columns of the row are this task's own.
@@ -473,7 +525,10 @@ impl CpuInstance {
             // SAFETY: the blocks' scratch follows the threads'.
             let results = Shared(unsafe { scratch.at(per_thread * self.pool.n_threads()) });
             let n_blocks = rows.iter().enumerate().map(|(row, _)| blocks(row).len()).max().unwrap_or(0);
-            let chunks = n_blocks.div_ceil(SPLIT_BLOCKS);
+            // Tasks enough for threads of unequal speed, of several blocks where there are many.
+            let n_heads = rows.len() * layout.n_head_kv;
+            let per_task = (n_blocks * n_heads / (4 * self.pool.n_threads())).clamp(1, SPLIT_BLOCKS);
+            let chunks = n_blocks.div_ceil(per_task);
             let result = |row: usize, head: usize, i: usize| {
                 let idx = (row * a.n_head + head) * n_blocks + i;
                 // SAFETY: sized for SPLIT_ROWS rows, all heads and all blocks of the context.
@@ -482,27 +537,34 @@ impl CpuInstance {
             self.pool.run(rows.len() * layout.n_head_kv * chunks, &|task, _| {
                 let (row, head_kv, chunk) = (task / chunks / layout.n_head_kv, task / chunks % layout.n_head_kv, task % chunks);
                 let range = blocks(row);
-                for i in chunk * SPLIT_BLOCKS..((chunk + 1) * SPLIT_BLOCKS).min(range.len()) {
+                for i in chunk * per_task..((chunk + 1) * per_task).min(range.len()) {
                     let block = range.start + i;
                     let Some(page) = kv.block(a.layer, rows[row].seq, block) else { continue };
+                    // The next block is mostly this thread's, in this task or the one after; any address may be fetched.
+                    let next = kv.block(a.layer, rows[row].seq, block + 1).unwrap_or(page);
                     let mut head = head_kv * group;
                     while head < (head_kv + 1) * group {
                         let n = MAX_QUERIES.min((head_kv + 1) * group - head);
                         let queries: [Option<Query>; MAX_QUERIES] =
                             std::array::from_fn(|j| (j < n).then(|| query(row, head + j, block, result(row, head + j, i))).flatten());
-                        run_block(&kernels, &block_args(head_kv, page), &queries);
+                        run_block(&kernels, &block_args(head_kv, page, next), &queries);
                         head += n;
                     }
                 }
             });
-            for row in 0..rows.len() {
-                for head in 0..a.n_head {
-                    for i in 1..blocks(row).len() {
-                        // SAFETY: two results of d_v + 2 floats.
-                        unsafe { (kernels.merge)(result(row, head, 0), result(row, head, i), d_v) };
-                    }
-                    finish(row, head, result(row, head, 0));
+            let merge = |task: usize| {
+                let (row, head) = (task / a.n_head, task % a.n_head);
+                for i in 1..blocks(row).len() {
+                    // SAFETY: two results of d_v + 2 floats.
+                    unsafe { (kernels.merge)(result(row, head, 0), result(row, head, i), d_v) };
                 }
+                finish(row, head, result(row, head, 0));
+            };
+            let n_merges = rows.len() * a.n_head;
+            if n_merges * n_blocks > ALONE {
+                self.pool.run(n_merges, &|task, _| merge(task));
+            } else {
+                (0..n_merges).for_each(merge);
             }
             return;
         }
@@ -539,7 +601,7 @@ impl CpuInstance {
                         let (row, head) = pair(i + j);
                         query(row, head, block, if fresh(row) { state(i + j) } else { state(ATTENTION_ROWS * group + j) })
                     });
-                    run_block(&kernels, &block_args(head_kv, page), &queries);
+                    run_block(&kernels, &block_args(head_kv, page, std::ptr::null()), &queries);
                     for (j, query) in queries.iter().enumerate() {
                         if query.is_some() && !fresh(pair(i + j).0) {
                             // SAFETY: two results of d_v + 2 floats.

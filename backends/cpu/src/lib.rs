@@ -1,6 +1,7 @@
 //! CPU backend: W4A8 kernels over one packed layout, attention over pages, a thread pool that splits by rows. Every
 //! instruction set and thread count gives the same bits (DESIGN 3.1).
 
+mod count;
 mod instance;
 mod isa;
 mod kernels;
@@ -8,14 +9,16 @@ mod load;
 mod pack;
 mod pool;
 
+pub use count::best_thread_count;
 pub use isa::Isa;
-pub use pool::MAX_THREADS;
+pub use pool::{MAX_THREADS, ThreadCare};
 
 use instance::{CpuInstance, Model, Scratch};
 use load::PackPlan;
 use pack::pack_row;
 use selvedge_core::backend::{
-    Backend, BackendError, BackendInfo, BackendMemory, CacheShape, Instance, LoadControl, Loaded, Support, TensorSource,
+    Backend, BackendError, BackendInfo, BackendMemory, CacheShape, Instance, LoadControl, Loaded, PackBytes, PackLayout, PackSink, Support,
+    TensorSource,
 };
 use selvedge_core::graph::{Fusions, NodeId, VerifiedGraph};
 use selvedge_core::ops::Op;
@@ -24,17 +27,18 @@ use std::ops::Range;
 use std::sync::Arc;
 
 /// The backend with its options settled.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CpuBackend {
     isa: Isa,
     /// Whether the instruction set was chosen here.
     automatic: bool,
     n_threads: usize,
+    care: ThreadCare,
 }
 
 impl CpuBackend {
-    /// `isa`: `None` takes the best there is. `n_threads`: 0 takes what the system allows; at most [`MAX_THREADS`].
-    pub fn new(isa: Option<Isa>, n_threads: usize) -> Result<CpuBackend, BackendError> {
+    /// `isa`: `None` takes the best there is. `n_threads`: 0 takes one for each fast core; at most [`MAX_THREADS`].
+    pub fn new(isa: Option<Isa>, n_threads: usize, care: ThreadCare) -> Result<CpuBackend, BackendError> {
         let automatic = isa.is_none();
         let isa = isa.unwrap_or_else(Isa::best);
         if !isa.enable() {
@@ -42,7 +46,7 @@ impl CpuBackend {
             return Err(BackendError::Isa { wanted: isa.name().into(), available });
         }
         let n_threads = if n_threads == 0 { selvedge_core::os::default_threads() } else { n_threads };
-        Ok(CpuBackend { isa, automatic, n_threads: n_threads.min(MAX_THREADS) })
+        Ok(CpuBackend { isa, automatic, n_threads: n_threads.min(MAX_THREADS), care })
     }
 
     /// Instruction set in use.
@@ -90,22 +94,36 @@ impl Backend for CpuBackend {
         BackendMemory { pack, scratch: scratch + self.n_threads.saturating_sub(1) * STACK_TOUCHED, device: 0 }
     }
 
+    fn pack_layout(&self, graph: &VerifiedGraph, nodes: Range<usize>) -> PackLayout {
+        PackPlan::new(graph, nodes.clone()).layout(graph, nodes)
+    }
+
+    fn pack(
+        &self,
+        graph: &VerifiedGraph,
+        nodes: Range<usize>,
+        weights: &dyn TensorSource,
+        sink: &dyn PackSink,
+        control: &mut LoadControl<'_>,
+    ) -> Result<(), BackendError> {
+        load::pack(graph, &PackPlan::new(graph, nodes), weights, self.n_threads, sink, control)
+    }
+
     fn load(
         &self,
         graph: Arc<VerifiedGraph>,
         nodes: Range<usize>,
         weights: Arc<dyn TensorSource>,
-        control: &mut LoadControl<'_>,
+        pack: PackBytes,
     ) -> Result<Arc<dyn Loaded>, BackendError> {
         for decl in &graph.weights {
             if pack_row(decl.ty).is_none() {
                 return Err(BackendError::UnsupportedType { tensor: decl.tensor.clone(), ty: decl.ty.to_string() });
             }
         }
-        let plan = PackPlan::new(&graph, nodes);
-        let pack = load::pack(&graph, &plan, &*weights, self.n_threads, control)?;
-        let (isa, n_threads) = (self.isa, self.n_threads);
-        Ok(Arc::new(CpuModel(Arc::new(Model { graph, source: weights, plan, pack, isa, n_threads }))))
+        let plan = PackPlan::new(&graph, nodes.clone());
+        let model = Model::new(graph, nodes, weights, plan, pack, self)?;
+        Ok(Arc::new(CpuModel(Arc::new(model))))
     }
 }
 

@@ -1,4 +1,4 @@
-//! A pool of threads that run one job at a time, split into tasks that are claimed in order.
+//! A pool of threads that run one job at a time, split into tasks.
 //!
 //! ```text
 //!   run(): publish the job, open it, wake sleepers ──▶ the caller and whoever comes in claim tasks ──▶ none is left:
@@ -8,9 +8,12 @@
 //! Nobody waits for a worker that hasn't come in: one that the system keeps from running, or that is only waking up, costs
 //! a job nothing. The caller works too, so a pool of one thread starts none. Results never depend on who claims what: each
 //! task writes places of its own, and what it computes depends on its index alone.
+//!
+//! Tasks are dealt out in ranges, one a thread, so that each reads memory from front to back; a thread that is done takes
+//! half of what the slowest has left. Cores of unequal speed, and cores that the system takes away, even out so.
 
 use selvedge_core::backend::BackendError;
-use selvedge_core::os::FloatEnv;
+use selvedge_core::os::{self, FloatEnv};
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -38,8 +41,8 @@ type Job<'a> = dyn Fn(usize, usize) + Sync + 'a;
 struct Shared {
     /// The job; written by the caller while none is open, read by workers that came in.
     job: UnsafeCell<Option<*const Job<'static>>>,
-    n_tasks: AtomicUsize,
-    next: AtomicUsize,
+    /// Tasks that each thread has left, the caller's first.
+    ranges: Vec<TaskRange>,
     /// Number of the job in the upper half, [`OPEN`], and how many workers are inside.
     state: AtomicU64,
     /// Workers that have come to life.
@@ -56,6 +59,28 @@ unsafe impl Sync for Shared {}
 // SAFETY: the raw pointer inside is used under the rule above, from whichever thread.
 unsafe impl Send for Shared {}
 
+/// Where a pool's threads run, and how urgently. The caller's own thread stays as the host made it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ThreadCare {
+    /// Processors by the system's numbers: the caller is left the first, each further thread is bound to the next. Empty:
+    /// the system chooses.
+    pub cpus: Vec<usize>,
+    /// Priority as `nice` counts it, from -20 (first) to 19 (last).
+    pub niceness: i32,
+}
+
+impl ThreadCare {
+    /// Settles the calling worker. A system that refuses leaves it as it was: slower perhaps, never wrong.
+    fn take(&self, worker: usize) {
+        if let Some(&cpu) = self.cpus.get((worker + 1) % self.cpus.len().max(1)) {
+            os::bind_to_cpus(&[cpu]);
+        }
+        if self.niceness != 0 {
+            os::set_niceness(self.niceness);
+        }
+    }
+}
+
 /// The pool.
 pub(crate) struct Pool {
     shared: Arc<Shared>,
@@ -70,12 +95,11 @@ impl std::fmt::Debug for Pool {
 
 impl Pool {
     /// A pool of `n_threads`, the caller included.
-    pub(crate) fn new(n_threads: usize) -> Result<Pool, BackendError> {
+    pub(crate) fn new(n_threads: usize, care: &ThreadCare) -> Result<Pool, BackendError> {
         let n_workers = n_threads.clamp(1, MAX_THREADS) - 1;
         let shared = Arc::new(Shared {
             job: UnsafeCell::new(None),
-            n_tasks: AtomicUsize::new(0),
-            next: AtomicUsize::new(0),
+            ranges: (0..=n_workers).map(|_| TaskRange::default()).collect(),
             state: AtomicU64::new(0),
             started: AtomicUsize::new(0),
             stop: AtomicBool::new(false),
@@ -85,12 +109,12 @@ impl Pool {
         });
         let mut pool = Pool { shared, workers: Vec::with_capacity(n_workers) };
         for index in 0..n_workers {
-            let shared = pool.shared.clone();
+            let (shared, care) = (pool.shared.clone(), care.clone());
             // Kernels keep their scratch elsewhere: half a megabyte of stack is plenty.
-            let spawned = std::thread::Builder::new()
-                .name(format!("selvedge-{}", index + 1))
-                .stack_size(512 << 10)
-                .spawn(move || work(&shared, index));
+            let spawned = std::thread::Builder::new().name(format!("selvedge-{}", index + 1)).stack_size(512 << 10).spawn(move || {
+                care.take(index);
+                work(&shared, index);
+            });
             match spawned {
                 Ok(handle) => pool.workers.push(handle),
                 Err(_) => return Err(BackendError::Thread { index: index + 1, wanted: n_threads }),
@@ -117,11 +141,14 @@ impl Pool {
             return;
         }
         let shared = &*self.shared;
+        debug_assert!(n_tasks <= MAX_TASKS, "{n_tasks} tasks");
         // SAFETY: the lifetime is erased only while this call lasts: it returns after the job was closed and everybody left,
         // and nobody is inside now, as the last call returned.
         unsafe { *shared.job.get() = Some(std::mem::transmute::<*const Job<'_>, *const Job<'static>>(std::ptr::from_ref(job))) };
-        shared.n_tasks.store(n_tasks, Ordering::Relaxed);
-        shared.next.store(0, Ordering::Relaxed);
+        let n = shared.ranges.len();
+        for (i, range) in shared.ranges.iter().enumerate() {
+            range.set(n_tasks * i / n..n_tasks * (i + 1) / n);
+        }
         // Sequential consistency here and in `work`: either the worker sees the open job or we see it asleep. Only this
         // thread changes a closed state.
         let last = shared.state.load(Ordering::Relaxed);
@@ -133,7 +160,7 @@ impl Pool {
         }
         {
             let _close = Close(shared);
-            claim(shared, n_tasks, job, 0);
+            claim(shared, job, 0);
         }
         if shared.panicked.swap(false, Ordering::Relaxed) {
             // A kernel's fault, told by the panic hook already; whoever embeds us catches it at its own edge.
@@ -167,13 +194,64 @@ impl Drop for Pool {
     }
 }
 
-fn claim(shared: &Shared, n_tasks: usize, job: &Job<'_>, thread: usize) {
+/// Tasks that a thread has left: the first in the lower half, the one past the last in the upper. On a cache line of its
+/// own, as its owner changes it at every task.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct TaskRange(AtomicU64);
+
+/// Most tasks of a job: their numbers are kept in 32 bits.
+const MAX_TASKS: usize = u32::MAX as usize;
+
+impl TaskRange {
+    fn set(&self, tasks: std::ops::Range<usize>) {
+        self.0.store(tasks.start as u64 | (tasks.end as u64) << 32, Ordering::Relaxed);
+    }
+
+    fn split(word: u64) -> (usize, usize) {
+        (word as u32 as usize, (word >> 32) as usize)
+    }
+
+    fn left(&self) -> usize {
+        let (start, end) = TaskRange::split(self.0.load(Ordering::Relaxed));
+        end.saturating_sub(start)
+    }
+
+    /// Takes the first task.
+    fn take_first(&self) -> Option<usize> {
+        let take = |word| {
+            let (start, end) = TaskRange::split(word);
+            (start < end).then_some(word + 1)
+        };
+        // Whatever the tasks read and write is ordered by the job's opening and closing, not by who takes what.
+        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).ok().map(|word| TaskRange::split(word).0)
+    }
+
+    /// Takes the later half, at least one task.
+    fn take_half(&self) -> Option<std::ops::Range<usize>> {
+        let half = |word| {
+            let (start, end) = TaskRange::split(word);
+            (start < end).then(|| end - (end - start).div_ceil(2)..end)
+        };
+        let keep = |word| half(word).map(|taken| TaskRange::split(word).0 as u64 | (taken.start as u64) << 32);
+        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, keep).ok().and_then(half)
+    }
+}
+
+/// Runs tasks until none is left that nobody has taken.
+fn claim(shared: &Shared, job: &Job<'_>, thread: usize) {
+    let mine = &shared.ranges[thread];
     loop {
-        let task = shared.next.fetch_add(1, Ordering::Relaxed);
-        if task >= n_tasks {
-            return;
+        while let Some(task) = mine.take_first() {
+            job(task, thread);
         }
-        job(task, thread);
+        let Some(slowest) = shared.ranges.iter().max_by_key(|range| range.left()) else { return };
+        match slowest.take_half() {
+            Some(tasks) => mine.set(tasks),
+            // It finished meanwhile; others may have tasks left.
+            None if slowest.left() == 0 && shared.ranges.iter().all(|range| range.left() == 0) => return,
+            None => {}
+        }
     }
 }
 
@@ -237,8 +315,7 @@ fn work(shared: &Shared, index: usize) {
         if let Some(job) = unsafe { *shared.job.get() } {
             // SAFETY: as above: the closure lives until everybody left.
             let job = unsafe { &*job };
-            let n_tasks = shared.n_tasks.load(Ordering::Relaxed);
-            let run = std::panic::AssertUnwindSafe(|| claim(shared, n_tasks, job, index + 1));
+            let run = std::panic::AssertUnwindSafe(|| claim(shared, job, index + 1));
             if std::panic::catch_unwind(run).is_err() {
                 shared.panicked.store(true, Ordering::Relaxed);
             }
@@ -254,7 +331,7 @@ mod tests {
     #[test]
     fn every_task_runs_once() {
         for n_threads in [1, 2, 3, 8] {
-            let mut pool = Pool::new(n_threads).unwrap();
+            let mut pool = Pool::new(n_threads, &ThreadCare::default()).unwrap();
             for n_tasks in [0, 1, 2, 7, 1000] {
                 for _ in 0..20 {
                     let counts: Vec<AtomicUsize> = (0..n_tasks).map(|_| AtomicUsize::new(0)).collect();
@@ -270,7 +347,7 @@ mod tests {
 
     #[test]
     fn a_panic_in_a_task_reaches_the_caller_and_the_pool_lives() {
-        let mut pool = Pool::new(3).unwrap();
+        let mut pool = Pool::new(3, &ThreadCare::default()).unwrap();
         for bad in [0, 50, 99] {
             let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
                 pool.run(100, &|task, _| assert!(task != bad, "task {bad} fails on purpose"));
@@ -282,7 +359,9 @@ mod tests {
 
     #[test]
     fn sleepers_wake() {
-        let mut pool = Pool::new(2).unwrap();
+        // Also those that are bound to a processor, or were to be bound to one that isn't there.
+        let care = ThreadCare { cpus: vec![0, 9999], niceness: 3 };
+        let mut pool = Pool::new(2, &care).unwrap();
         for _ in 0..5 {
             std::thread::sleep(std::time::Duration::from_millis(20));
             let n = AtomicUsize::new(0);

@@ -16,16 +16,18 @@ mod logprobs;
 mod model;
 
 pub use logprobs::Logprobs;
-pub use model::{Error, Model, ModelOptions, open_text, plan};
-pub use selvedge_backends::{BackendOptions, REGISTRY, RegistryError};
+pub use model::{Error, Model, ModelOptions, PackOptions, open_text, pack_to, plan};
+pub use selvedge_backends::{BackendOptions, MAX_THREADS, REGISTRY, RegistryError, ThreadCare};
 pub use selvedge_core::backend::{Backend, BackendError, BackendInfo, Tap};
 pub use selvedge_core::cancel::CancelToken;
 pub use selvedge_core::engine::{Engine, LoadError, LoadStage, LoadedModel, NUMERICS, StepError};
 pub use selvedge_core::graph::{ValueId, VerifiedGraph};
 pub use selvedge_core::ids::{SeqId, TokenId};
 pub use selvedge_core::kv::KvElem;
-pub use selvedge_core::model::{ModelError, ModelFile};
-pub use selvedge_core::plan::{Anonymous, DEFAULT_CHUNK, DEFAULT_CONTEXT, Limit, Plan, PlanError, PlanOptions, Planned, Segment};
+pub use selvedge_core::model::{Cleaned, ModelError, ModelFile, PackStore, StoreError};
+pub use selvedge_core::plan::{
+    Anonymous, DEFAULT_CHUNK, DEFAULT_CONTEXT, Held, Limit, Plan, PlanError, PlanOptions, Planned, Segment, Weights,
+};
 pub use selvedge_core::sampler::{Error as SamplerError, Mirostat, Sampler, SamplingParams, Stage};
 pub use selvedge_core::session::{Completion, Event, Finish, GenerateOptions, Overflow, Session, SessionError, Sink, Stats};
 pub use selvedge_core::step::{Input, Row, Want};

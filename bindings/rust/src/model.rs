@@ -1,16 +1,19 @@
 //! Opening models: options settled once, backends chosen by name.
 
-use selvedge_backends::{BackendOptions, RegistryError, backends};
+use selvedge_backends::{BackendOptions, RegistryError, backends, measure_threads};
+use selvedge_core::backend::Backend;
+use selvedge_core::backend::LoadControl;
 use selvedge_core::cancel::CancelToken;
 use selvedge_core::engine::{LoadError, LoadOptions, LoadStage, LoadedModel, StepError};
 use selvedge_core::ids::TokenId;
-use selvedge_core::model::{ModelError, ModelFile};
+use selvedge_core::model::{ModelError, ModelFile, PackStore, StoreError};
+use selvedge_core::os;
 use selvedge_core::plan::{self, PlanError, PlanOptions, Planned};
 use selvedge_core::session::{Session, SessionError};
 use selvedge_core::template::RenderRequest;
 use selvedge_core::text::{TextError, TextModel};
 use selvedge_core::tokenizer;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// How a model is opened.
@@ -22,6 +25,28 @@ pub struct ModelOptions {
     pub backend: BackendOptions,
     /// Whether every number of the file is checked.
     pub validate: bool,
+    /// Where packed weights are kept.
+    pub packs: PackOptions,
+    /// Whether the number of threads is the one that decodes fastest, found by a measurement of a tenth of a second that is
+    /// remembered where packed weights are kept. Instead of the backend options' number.
+    pub auto_threads: bool,
+}
+
+/// Where packed weights are kept. A folder that can't be used is no error: the weights are packed in memory, and
+/// [`LoadedModel::notes`] says so.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct PackOptions {
+    /// The folder; `None`: nothing is written, weights are packed in memory at every load.
+    pub dir: Option<PathBuf>,
+    /// The most bytes that all packs in it may take; those used longest ago go first.
+    pub limit: Option<u64>,
+}
+
+impl PackOptions {
+    /// The store, or why there is none though one was asked for.
+    fn store(&self) -> Result<Option<PackStore>, StoreError> {
+        self.dir.as_deref().map(|dir| PackStore::open(dir, self.limit)).transpose()
+    }
 }
 
 /// Whatever can go wrong: one sentence each.
@@ -52,6 +77,9 @@ pub enum Error {
     /// The tokenizer.
     #[error(transparent)]
     Tokenizer(#[from] tokenizer::Error),
+    /// A model that can't be written in packed form.
+    #[error("the model can't be packed: {0}")]
+    CannotPack(&'static str),
     /// The context that was asked for doesn't hold what is to be computed.
     #[error("{n_positions} positions are needed and the context was set to {n_ctx}: set a longer one, or none")]
     ContextTooShort {
@@ -85,6 +113,36 @@ impl Error {
     }
 }
 
+impl ModelOptions {
+    /// The backends, with the number of threads settled.
+    fn backends(&self) -> Result<Vec<Arc<dyn Backend>>, Error> {
+        if !self.auto_threads {
+            return Ok(backends(&self.backend)?);
+        }
+        let measured = || measure_threads(&self.backend);
+        let isa = self.backend.isa.as_deref().unwrap_or("auto");
+        let key = format!("{} {} {isa}", os::processor(), os::allowed_cpus().len());
+        let n_threads = match self.packs.store() {
+            Ok(Some(store)) => {
+                let recalled = store.recall(THREADS, &key).and_then(|n| n.parse().ok());
+                match recalled {
+                    Some(n) => n,
+                    None => {
+                        let n = measured()?;
+                        store.remember(THREADS, &key, &n.to_string());
+                        n
+                    }
+                }
+            }
+            _ => measured()?,
+        };
+        Ok(backends(&BackendOptions { n_threads, ..self.backend.clone() })?)
+    }
+}
+
+/// Name of the memo of the best number of threads.
+const THREADS: &str = "threads";
+
 /// A model in memory. Cheap to clone; any number of sessions may run on it at once, each on a thread of its own.
 #[derive(Debug, Clone)]
 pub struct Model(Arc<LoadedModel>);
@@ -93,9 +151,41 @@ pub struct Model(Arc<LoadedModel>);
 /// would refuse before it reads weights, apart from memory that doesn't suffice: see [`Planned::check_memory`].
 pub fn plan(path: &Path, options: &ModelOptions) -> Result<Planned, Error> {
     let file = Arc::new(ModelFile::open(path)?);
-    let planned = plan::plan(file, &options.plan, backends(&options.backend)?)?;
+    let planned = plan::plan(file, &options.plan, options.backends()?, options.packs.store().unwrap_or(None))?;
     TextModel::from_metadata(&planned.file.gguf()?.metadata)?;
     Ok(planned)
+}
+
+/// Writes a model's weights in packed form to a file that ships instead of the model's and loads with nothing to prepare.
+/// `progress` as in [`Model::open_with`]. The bytes of the file.
+///
+/// # Errors
+/// A file that is packed already, one that can't be written, whatever packing refuses.
+pub fn pack_to(
+    path: &Path,
+    out: &Path,
+    options: &ModelOptions,
+    cancel: &CancelToken,
+    progress: &mut dyn FnMut(LoadStage, u64, u64),
+) -> Result<u64, Error> {
+    let planned = plan(path, options)?;
+    let [segment] = &planned.plan.segments[..] else { return Err(Error::CannotPack("it runs on several backends")) };
+    let backend = planned.backends[segment.backend_idx].clone();
+    let layout = backend.pack_layout(&planned.graph, segment.nodes.clone());
+    if planned.file.packed().is_some() {
+        return Err(Error::CannotPack("it is packed already"));
+    }
+    if layout.n_bytes == 0 {
+        return Err(Error::CannotPack("the backend uses weights as they are"));
+    }
+    let mut tell = |done, total| progress(LoadStage::Weights, done, total);
+    let mut control = LoadControl { progress: &mut tell, cancel };
+    let file = planned.file.clone();
+    file.write_packed(out, &layout, &mut control, &mut |sink, control| {
+        backend.pack(&planned.graph, segment.nodes.clone(), &*planned.file, sink, control)
+    })
+    .map_err(|e| Error::Load(e.into()))?;
+    Ok(ModelFile::open(out)?.mapped_bytes() as u64)
 }
 
 /// Opens the tokenizer and the templates of a file, also of one that holds nothing else.
@@ -118,8 +208,13 @@ impl Model {
         cancel: &CancelToken,
         progress: &mut dyn FnMut(LoadStage, u64, u64),
     ) -> Result<Model, Error> {
-        let load = LoadOptions { plan: options.plan, validate: options.validate };
-        let model = LoadedModel::open(path, &load, backends(&options.backend)?, cancel, progress)?;
+        let (store, note) = match options.packs.store() {
+            Ok(store) => (store, None),
+            Err(e) => (None, Some(format!("{e}; they are packed in memory at every load"))),
+        };
+        let load = LoadOptions { plan: options.plan, validate: options.validate, store };
+        let mut model = LoadedModel::open(path, &load, options.backends()?, cancel, progress)?;
+        note.into_iter().for_each(|note| model.add_note(note));
         Ok(Model(Arc::new(model)))
     }
 

@@ -93,7 +93,7 @@ impl ChatArgs {
             session: model.session()?,
             prompter: Prompter::new(&model, &self.template)?,
             messages: Vec::new(),
-            options: self.sampling.options(&model, self.top_logprobs),
+            options: self.sampling.options(&model, json, self.top_logprobs),
             interrupt,
             json,
             last: None,

@@ -5,6 +5,7 @@
 //! To add one: a crate under `backends/` that implements [`Backend`], and a row in `backends/registry`.
 
 mod null;
+mod pack;
 mod reference;
 
 use crate::cancel::CancelToken;
@@ -17,6 +18,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 pub use null::NullBackend;
+pub use pack::{HoldBytes, PACK_CHUNK, PackBytes, PackLayout, PackPiece, PackSink, no_pack, pack_chunks};
 pub use reference::ReferenceBackend;
 
 /// What a backend says of itself.
@@ -46,10 +48,10 @@ pub enum Support {
     No(&'static str),
 }
 
-/// Memory that a backend takes, known before any weight is read. Bytes, all anonymous.
+/// Memory that a backend takes, known before any weight is read. Bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct BackendMemory {
-    /// Weights in the backend's own form.
+    /// Weights in the backend's own form; anonymous unless they are held in a mapped file.
     pub pack: usize,
     /// Per-instance scratch and thread stacks.
     pub scratch: usize,
@@ -95,6 +97,20 @@ pub enum BackendError {
         /// Storage type.
         ty: String,
     },
+    /// Packed weights that don't fit the model.
+    #[error("the packed weights are {found}, expected {expected}: pack the model again")]
+    Pack {
+        /// What the model needs.
+        expected: String,
+        /// What there is.
+        found: String,
+    },
+    /// Packed weights could not be written.
+    #[error("packed weights can't be written: {reason}")]
+    PackWrite {
+        /// The system's answer.
+        reason: String,
+    },
     /// The option asks for what the machine lacks.
     #[error("instruction set {wanted} isn't available on this machine, which has {available}")]
     Isa {
@@ -118,7 +134,8 @@ pub enum BackendError {
 
 /// The model's tensors, in the file or copied, little endian as this machine.
 pub trait TensorSource: Send + Sync + std::fmt::Debug {
-    /// Bytes of a tensor; its existence and size were checked against the graph's declarations.
+    /// Bytes of a tensor; its existence and size were checked against the graph's declarations. Empty for a tensor that the
+    /// file holds in packed form alone.
     fn tensor(&self, name: &str) -> &[u8];
 }
 
@@ -126,7 +143,7 @@ pub trait TensorSource: Send + Sync + std::fmt::Debug {
 pub struct LoadControl<'a> {
     /// Called with bytes done and in all.
     pub progress: &'a mut dyn FnMut(u64, u64),
-    /// Stops the load between two tensors.
+    /// Stops the load between two tiles.
     pub cancel: &'a CancelToken,
 }
 
@@ -146,13 +163,29 @@ pub trait Backend: Send + Sync + std::fmt::Debug {
     fn fusions(&self) -> Fusions;
     /// Memory for the nodes, with instances for these steps.
     fn memory(&self, graph: &VerifiedGraph, nodes: Range<usize>, steps: &[StepShape], cache: CacheShape) -> BackendMemory;
-    /// Brings the weights of the nodes into its own form. Everything slow happens here.
+    /// How it lays out the weights of the nodes in its own form. Empty where it uses them as they are.
+    fn pack_layout(&self, _graph: &VerifiedGraph, _nodes: Range<usize>) -> PackLayout {
+        PackLayout::default()
+    }
+    /// Brings the weights of the nodes into that form, chunk by chunk as [`pack_chunks`] cuts it, in any order and from any
+    /// thread. Refuses numbers that are infinite or undefined.
+    fn pack(
+        &self,
+        _graph: &VerifiedGraph,
+        _nodes: Range<usize>,
+        _weights: &dyn TensorSource,
+        _sink: &dyn PackSink,
+        _control: &mut LoadControl<'_>,
+    ) -> Result<(), BackendError> {
+        Ok(())
+    }
+    /// Makes the weights of the nodes ready: those packed as its layout says, and from the file what isn't.
     fn load(
         &self,
         graph: Arc<VerifiedGraph>,
         nodes: Range<usize>,
         weights: Arc<dyn TensorSource>,
-        control: &mut LoadControl<'_>,
+        pack: PackBytes,
     ) -> Result<Arc<dyn Loaded>, BackendError>;
 }
 

@@ -1,6 +1,6 @@
 //! The backend that computes nothing: plans, partitions and engines are tested on it without weights.
 
-use super::{Backend, BackendError, BackendInfo, BackendMemory, CacheShape, Instance, LoadControl, Loaded, StepIo, Support, TensorSource};
+use super::{Backend, BackendError, BackendInfo, BackendMemory, CacheShape, Instance, Loaded, PackBytes, StepIo, Support, TensorSource};
 use crate::graph::{Fusions, NodeId, VerifiedGraph};
 use crate::place::{Placement, StepShape};
 use std::ops::Range;
@@ -32,7 +32,7 @@ impl Backend for NullBackend {
         _graph: Arc<VerifiedGraph>,
         _nodes: Range<usize>,
         _weights: Arc<dyn TensorSource>,
-        _control: &mut LoadControl<'_>,
+        _pack: PackBytes,
     ) -> Result<Arc<dyn Loaded>, BackendError> {
         Ok(Arc::new(NullBackend))
     }

@@ -3,7 +3,7 @@
 //! It is what everything else is measured against and what runs a new op, architecture or block format on its first day.
 //! It promises no bits, allocates as it likes, and is never chosen unless asked for by name.
 
-use super::{Backend, BackendError, BackendInfo, BackendMemory, CacheShape, Instance, LoadControl, Loaded, StepIo, Support, TensorSource};
+use super::{Backend, BackendError, BackendInfo, BackendMemory, CacheShape, Instance, Loaded, PackBytes, StepIo, Support, TensorSource};
 use crate::graph::{Fusions, NodeId, VerifiedGraph};
 use crate::ops::{Op, ReadWeights, RefCx, RowsDim, Shape, WeightDecl, WeightId};
 use crate::os::FloatEnv;
@@ -78,7 +78,7 @@ impl Backend for ReferenceBackend {
         graph: Arc<VerifiedGraph>,
         nodes: Range<usize>,
         weights: Arc<dyn TensorSource>,
-        control: &mut LoadControl<'_>,
+        _pack: PackBytes,
     ) -> Result<Arc<dyn Loaded>, BackendError> {
         for w in graph.nodes[nodes].iter().flat_map(|n| n.op.weights()) {
             let decl = &graph.weights[w.weight.0 as usize];
@@ -86,7 +86,6 @@ impl Backend for ReferenceBackend {
                 return Err(BackendError::UnsupportedType { tensor: decl.tensor.clone(), ty: decl.ty.to_string() });
             }
         }
-        (control.progress)(1, 1);
         Ok(Arc::new(Model(Arc::new(ReferenceModel { graph, weights, n_threads: self.n_threads }))))
     }
 }

@@ -1,10 +1,11 @@
 //! A model in memory: immutable, shared by all engines on it.
 
-use crate::backend::{Backend, BackendError, LoadControl, Loaded};
+use super::weights;
+use crate::backend::{Backend, BackendError, Loaded};
 use crate::cancel::CancelToken;
 use crate::graph::VerifiedGraph;
 use crate::math;
-use crate::model::{Access, ModelFile};
+use crate::model::{Access, ModelFile, PackFile, PackStore};
 use crate::plan::{Plan, PlanError, PlanOptions, Planned, plan};
 use crate::text::TextModel;
 use crate::tokenizer::Tokenizer;
@@ -13,12 +14,14 @@ use std::path::Path;
 use std::sync::Arc;
 
 /// How a model is opened.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct LoadOptions {
     /// What it is planned for.
     pub plan: PlanOptions,
     /// Whether every number of the file is checked.
     pub validate: bool,
+    /// Where packed weights are kept, if anywhere.
+    pub store: Option<PackStore>,
 }
 
 /// Where a load stands.
@@ -27,8 +30,10 @@ pub struct LoadOptions {
 pub enum LoadStage {
     /// The vocabulary is being read.
     Tokenizer,
-    /// Weights are being brought into the backend's form.
+    /// Weights are being brought into the backend's form, or read in that form.
     Weights,
+    /// The model's file is hashed, once, so that its packed weights are found again.
+    Hash,
     /// Done.
     Ready,
 }
@@ -63,6 +68,9 @@ pub struct LoadedModel {
     planned: Planned,
     parts: Vec<(Range<usize>, Arc<dyn Loaded>)>,
     text: TextModel,
+    /// Packs that are mapped.
+    packs: Vec<Arc<PackFile>>,
+    notes: Vec<String>,
 }
 
 impl std::fmt::Debug for LoadedModel {
@@ -84,14 +92,14 @@ impl LoadedModel {
         progress: &mut dyn FnMut(LoadStage, u64, u64),
     ) -> Result<LoadedModel, LoadError> {
         let file = Arc::new(ModelFile::open(path)?);
-        let planned = plan(file, &options.plan, backends)?;
+        let planned = plan(file, &options.plan, backends, options.store.clone())?;
         planned.check_memory()?;
         LoadedModel::load(planned, options.validate, cancel, progress)
     }
 
     /// Loads what was planned.
     pub fn load(
-        planned: Planned,
+        mut planned: Planned,
         validate: bool,
         cancel: &CancelToken,
         progress: &mut dyn FnMut(LoadStage, u64, u64),
@@ -101,19 +109,43 @@ impl LoadedModel {
         }
         progress(LoadStage::Tokenizer, 0, 1);
         let text = TextModel::from_metadata(&planned.file.gguf()?.metadata)?;
-        planned.file.advise(Access::Sequential);
         if validate {
+            planned.file.advise(Access::Sequential);
             check_numbers(&planned.file, cancel)?;
         }
+        let weights = weights::bring(&mut planned, cancel, progress)?;
         let mut parts = Vec::with_capacity(planned.plan.segments.len());
-        for segment in &planned.plan.segments {
-            let mut control = LoadControl { progress: &mut |done, total| progress(LoadStage::Weights, done, total), cancel };
-            let source: Arc<dyn crate::backend::TensorSource> = planned.file.clone();
-            let loaded = planned.backends[segment.backend_idx].load(planned.graph.clone(), segment.nodes.clone(), source, &mut control)?;
+        for (segment, pack) in planned.plan.segments.iter().zip(weights.packs) {
+            let loaded =
+                planned.backends[segment.backend_idx].load(planned.graph.clone(), segment.nodes.clone(), planned.file.clone(), pack)?;
             parts.push((segment.nodes.clone(), loaded));
         }
         progress(LoadStage::Ready, 1, 1);
-        Ok(LoadedModel { planned, parts, text })
+        Ok(LoadedModel { planned, parts, text, packs: weights.mapped, notes: weights.notes })
+    }
+
+    /// What went otherwise than one might expect, a sentence each: packed weights that had to be made again, a full disk.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    /// Adds a note.
+    pub fn add_note(&mut self, note: String) {
+        self.notes.push(note);
+    }
+
+    /// The files of packed weights that are mapped beside the model's.
+    pub fn packs(&self) -> impl Iterator<Item = &Path> {
+        self.packs.iter().map(|pack| pack.path())
+    }
+
+    /// Compares what the system says of every mapped file with what it said at open.
+    ///
+    /// # Errors
+    /// [`ModelError::Changed`](crate::model::ModelError::Changed).
+    pub fn check_unchanged(&self) -> Result<(), crate::model::ModelError> {
+        self.planned.file.check_unchanged()?;
+        self.packs.iter().try_for_each(|pack| pack.check_unchanged())
     }
 
     /// The options, the context settled.

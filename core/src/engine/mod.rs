@@ -5,6 +5,7 @@
 //! committed position.
 
 mod load;
+mod weights;
 
 pub use load::{LoadError, LoadOptions, LoadStage, LoadedModel};
 
@@ -21,9 +22,9 @@ use crate::plan::{kv_spec, step_shapes};
 use crate::step::{Input, Row, Want};
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-/// Version of the arithmetic: it goes wherever bits are compared or kept, and rises in the commit that changes them.
-pub const NUMERICS: u32 = 1;
+pub use crate::math::NUMERICS;
 
 /// Why a step failed. Nothing was committed.
 #[derive(Debug, thiserror::Error)]
@@ -81,6 +82,9 @@ pub struct Engine {
     counts: Vec<usize>,
     wanted: Vec<u32>,
 }
+
+/// A rest between two looks at the cancel token.
+const REST: Duration = Duration::from_millis(20);
 
 /// Where logits go: `(index of the row, its logits)`. The logits may be changed at will.
 pub type OnLogits<'a> = &'a mut dyn FnMut(usize, &mut [f32]);
@@ -154,8 +158,9 @@ impl Engine {
         if rows.is_empty() {
             return Ok(());
         }
+        let start = Instant::now();
         self.check(rows)?;
-        self.model.file().check_unchanged()?;
+        self.model.check_unchanged()?;
         for (seq, &n) in self.counts.iter().enumerate().filter(|(_, n)| **n > 0) {
             self.kv.reserve(SeqId(seq as u32), n)?;
         }
@@ -171,7 +176,21 @@ impl Engine {
         for (seq, &n) in self.counts.iter().enumerate().filter(|(_, n)| **n > 0) {
             self.kv.commit(SeqId(seq as u32), n);
         }
+        self.rest(start.elapsed(), cancel);
         Ok(())
+    }
+
+    /// Rests after a step that took so long, as the share of the time demands. No thread spins meanwhile, and a cancel ends
+    /// the rest.
+    fn rest(&self, step: Duration, cancel: &CancelToken) {
+        let duty = u32::from(self.model.options().duty);
+        let end = Instant::now() + step * (100 - duty) / duty;
+        while duty < 100 && !cancel.is_cancelled() {
+            match end.checked_duration_since(Instant::now()) {
+                Some(left) if !left.is_zero() => std::thread::sleep(left.min(REST)),
+                _ => return,
+            }
+        }
     }
 
     /// The step itself: the body, then the head on tiles of wanted rows. Commits nothing.

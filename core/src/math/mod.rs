@@ -16,6 +16,9 @@
 //! Conversions between `f32` and half-precision floats are those of the `half` crate: its software and its hardware
 //! paths both round to nearest even and agree on every value that isn't a NaN.
 
+/// Version of the arithmetic: it goes wherever bits are compared or kept, and rises in the commit that changes them.
+pub const NUMERICS: u32 = 1;
+
 pub mod double;
 pub mod lanes;
 pub mod single;

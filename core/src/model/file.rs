@@ -10,12 +10,13 @@
 //! remains, a change during a step, is the caller's to avoid.
 
 use super::ModelError;
-use crate::backend::TensorSource;
+use super::mapped::MappedFile;
+use super::pack::PackTable;
+use crate::backend::{HoldBytes, TensorSource};
 use crate::os::{Region, align_up};
-use memmap2::Mmap;
 use selvedge_gguf::{Endian, Gguf, TensorInfo, TensorType, split, swap_endian};
-use std::fs::File;
-use std::path::{Path, PathBuf};
+use std::collections::HashSet;
+use std::path::Path;
 
 /// A tensor of the file.
 #[derive(Debug, Clone, Copy)]
@@ -42,55 +43,22 @@ struct Entry {
     ty: TensorType,
     n_in: usize,
     n_out: usize,
-    /// Place of the data in the part's mapping, or in its swapped copy.
+    /// Place of the data in the part's mapping, or in its swapped copy; no bytes for a tensor in packed form alone.
     offset: usize,
     n_bytes: usize,
 }
 
-/// What the system says of a file; a file that was changed differs in one of them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Stamp {
-    len: u64,
-    device: u64,
-    inode: u64,
-    /// Nanoseconds since the epoch, wrapped.
-    mtime: u64,
-}
-
 #[derive(Debug)]
 struct Part {
-    path: PathBuf,
-    file: File,
-    stamp: Stamp,
-    map: Map,
+    file: MappedFile,
     /// Tensor data in this machine's byte order, where the file has the other.
     swapped: Option<Region>,
 }
 
-/// An empty file can't be mapped.
-#[derive(Debug)]
-enum Map {
-    Empty,
-    Mapped(Mmap),
-}
-
-impl Map {
-    fn bytes(&self) -> &[u8] {
-        match self {
-            Map::Empty => &[],
-            Map::Mapped(map) => map,
-        }
-    }
-}
-
 impl Part {
-    fn bytes(&self) -> &[u8] {
-        self.map.bytes()
-    }
-
     /// What the entries' offsets count from.
     fn data(&self) -> &[u8] {
-        self.swapped.as_ref().map_or(self.bytes(), Region::bytes)
+        self.swapped.as_ref().map_or(self.file.bytes(), Region::bytes)
     }
 }
 
@@ -101,6 +69,7 @@ pub struct ModelFile {
     names: String,
     /// Sorted by name.
     entries: Vec<Entry>,
+    packed: Option<PackTable>,
 }
 
 impl ModelFile {
@@ -122,7 +91,7 @@ impl ModelFile {
     }
 
     fn open_parts(path: &Path, with_siblings: bool) -> Result<ModelFile, ModelError> {
-        let first = open_part(path)?;
+        let first = MappedFile::open(path)?;
         let mut ggufs = vec![parse(&first)?];
         let wrong = |source| ModelError::Gguf { path: path.to_owned(), source };
         let file_name = path.file_name().map(|n| n.to_string_lossy()).unwrap_or_default();
@@ -133,7 +102,7 @@ impl ModelFile {
             if !path.exists() {
                 return Err(ModelError::PartMissing { path, part: i + 2, n_parts: siblings.len() + 1 });
             }
-            others.push(open_part(&path)?);
+            others.push(MappedFile::open(&path)?);
         }
         for part in &others {
             ggufs.push(parse(part)?);
@@ -146,12 +115,15 @@ impl ModelFile {
         for (i, gguf) in ggufs.iter().enumerate() {
             swapped.push(table.add(gguf, i as u16)?);
         }
+        let packed = PackTable::read(&ggufs[0])?;
+        if let Some(pack) = &packed {
+            table.show_packed(&ggufs[0], pack)?;
+        }
         drop(ggufs);
-        let with_copy = |(part, swapped): (Part, Option<Region>)| Part { swapped, ..part };
-        let parts = std::iter::once(first).chain(others).zip(swapped).map(with_copy).collect();
+        let parts = std::iter::once(first).chain(others).zip(swapped).map(|(file, swapped)| Part { file, swapped }).collect();
         let Table { names, mut entries } = table;
         entries.sort_unstable_by(|a, b| name_of(&names, a).cmp(name_of(&names, b)));
-        Ok(ModelFile { parts, names, entries })
+        Ok(ModelFile { parts, names, entries, packed })
     }
 
     /// Metadata and tensor table of the first part. Parses anew: a few milliseconds.
@@ -159,17 +131,38 @@ impl ModelFile {
     /// # Errors
     /// None, unless somebody has changed the file since it was opened.
     pub fn gguf(&self) -> Result<Gguf<'_>, ModelError> {
-        parse(&self.parts[0])
+        parse(&self.parts[0].file)
     }
 
     /// The path given to [`ModelFile::open`].
     pub fn path(&self) -> &Path {
-        &self.parts[0].path
+        self.parts[0].file.path()
+    }
+
+    /// What the file says of its packed weights, where it ships them instead of plain ones.
+    pub fn packed(&self) -> Option<&PackTable> {
+        self.packed.as_ref()
+    }
+
+    /// The packed weights of a file that ships them.
+    pub fn packed_bytes(&self) -> &[u8] {
+        let range = self.packed.as_ref().map_or(0..0, |pack| pack.data.clone());
+        self.parts[0].file.bytes().get(range).unwrap_or_default()
+    }
+
+    /// Reads the first file in; `keep_on` is told the bytes so far and stops it by false.
+    pub fn read_in(&self, keep_on: &mut dyn FnMut(usize) -> bool) {
+        self.parts[0].file.read_in(keep_on);
+    }
+
+    /// The files.
+    pub(super) fn mapped(&self) -> impl Iterator<Item = &MappedFile> {
+        self.parts.iter().map(|p| &p.file)
     }
 
     /// Paths of all parts.
     pub fn paths(&self) -> impl Iterator<Item = &Path> {
-        self.parts.iter().map(|p| p.path.as_path())
+        self.parts.iter().map(|p| p.file.path())
     }
 
     /// The tensor of that name.
@@ -197,7 +190,7 @@ impl ModelFile {
 
     /// Bytes of the files that are mapped.
     pub fn mapped_bytes(&self) -> usize {
-        self.parts.iter().map(|p| p.bytes().len()).sum()
+        self.parts.iter().map(|p| p.file.bytes().len()).sum()
     }
 
     /// Anonymous memory: the tensor table, and the copy of tensors in foreign byte order.
@@ -217,37 +210,12 @@ impl ModelFile {
     /// # Errors
     /// [`ModelError::Changed`] with the first difference.
     pub fn check_unchanged(&self) -> Result<(), ModelError> {
-        for part in &self.parts {
-            let now = stamp(&part.path, &part.file)?;
-            let was = part.stamp;
-            let differs = [
-                ("its size in bytes", was.len, now.len),
-                ("the time of its last change, in nanoseconds,", was.mtime, now.mtime),
-                ("its device", was.device, now.device),
-                ("its inode", was.inode, now.inode),
-            ];
-            if let Some(&(what, expected, found)) = differs.iter().find(|(_, was, now)| was != now) {
-                return Err(ModelError::Changed { path: part.path.clone(), what, expected, found });
-            }
-        }
-        Ok(())
+        self.parts.iter().try_for_each(|part| part.file.check_unchanged())
     }
 
     /// Tells the system how the files will be read. A hint: nothing depends on it.
     pub fn advise(&self, access: Access) {
-        #[cfg(unix)]
-        for part in &self.parts {
-            if let Map::Mapped(map) = &part.map {
-                let advice = match access {
-                    Access::Normal => memmap2::Advice::Normal,
-                    Access::Sequential => memmap2::Advice::Sequential,
-                    Access::Soon => memmap2::Advice::WillNeed,
-                };
-                // A hint that fails changes nothing but speed.
-                let _ = map.advise(advice);
-            }
-        }
-        let _ = access;
+        self.parts.iter().for_each(|part| part.file.advise(access));
     }
 }
 
@@ -265,6 +233,13 @@ pub enum Access {
 impl TensorSource for ModelFile {
     fn tensor(&self, name: &str) -> &[u8] {
         ModelFile::tensor(self, name).map_or(&[], |t| t.bytes)
+    }
+}
+
+/// A file that ships packed weights holds them for all who load it.
+impl HoldBytes for ModelFile {
+    fn bytes(&self) -> &[u8] {
+        self.packed_bytes()
     }
 }
 
@@ -292,10 +267,10 @@ impl Table {
         self.entries.reserve_exact(gguf.tensors.len());
         self.names.reserve_exact(gguf.tensors.iter().map(|t| t.name.len()).sum());
         for t in &gguf.tensors {
+            let bytes = gguf.tensor_bytes(t);
             let (Ok(n_in), Ok(n_out)) = (usize::try_from(t.dims[0]), usize::try_from(t.n_rows())) else {
                 return Err(too_large(t));
             };
-            let bytes = gguf.tensor_bytes(t);
             let offset = match &mut region {
                 None => t.offset as usize,
                 Some(region) => {
@@ -307,14 +282,35 @@ impl Table {
                     offset
                 }
             };
-            let (Ok(start), Ok(len)) = (u32::try_from(self.names.len()), u8::try_from(t.name.len())) else {
-                return Err(ModelError::NamesTooLong);
-            };
-            self.names.push_str(t.name);
-            let name = (start, len);
+            let name = self.name(t.name)?;
             self.entries.push(Entry { name, part, n_dims: t.n_dims as u8, ty: t.ty, n_in, n_out, offset, n_bytes: bytes.len() });
         }
         Ok(region)
+    }
+
+    fn name(&mut self, name: &str) -> Result<(u32, u8), ModelError> {
+        let (Ok(start), Ok(len)) = (u32::try_from(self.names.len()), u8::try_from(name.len())) else {
+            return Err(ModelError::NamesTooLong);
+        };
+        self.names.push_str(name);
+        Ok((start, len))
+    }
+
+    /// Replaces the pieces of a pack by the tensors that they are pieces of.
+    fn show_packed(&mut self, gguf: &Gguf<'_>, pack: &PackTable) -> Result<(), ModelError> {
+        let pieces = gguf.tensors.iter().zip(&pack.pieces).filter(|(_, p)| !p.plain);
+        let hidden: HashSet<&str> = pieces.clone().map(|(t, _)| t.name).collect();
+        let names = &self.names;
+        self.entries.retain(|e| !hidden.contains(name_of(names, e)));
+        let mut shown: HashSet<&str> = gguf.tensors.iter().map(|t| t.name).filter(|name| !hidden.contains(name)).collect();
+        for (_, p) in pieces {
+            if shown.insert(&p.tensor) {
+                let name = self.name(&p.tensor)?;
+                let n_dims = if p.n_out > 1 { 2 } else { 1 };
+                self.entries.push(Entry { name, part: 0, n_dims, ty: p.ty, n_in: p.n_in, n_out: p.n_out, offset: 0, n_bytes: 0 });
+            }
+        }
+        Ok(())
     }
 }
 
@@ -323,44 +319,6 @@ fn name_of<'a>(names: &'a str, e: &Entry) -> &'a str {
     names.get(start..start + len).unwrap_or_default()
 }
 
-fn io_error(what: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> ModelError {
-    let path = path.to_owned();
-    move |source| ModelError::Io { what, path, source }
-}
-
-fn open_part(path: &Path) -> Result<Part, ModelError> {
-    // Before opening: opening a pipe would wait for its writer.
-    if !std::fs::metadata(path).map_err(io_error("open", path))?.is_file() {
-        return Err(ModelError::NotAFile { path: path.to_owned() });
-    }
-    let file = File::open(path).map_err(io_error("open", path))?;
-    let stamp = stamp(path, &file)?;
-    let map = if stamp.len == 0 {
-        Map::Empty
-    } else {
-        // SAFETY: the mapping is read-only and private to this value. Another process may still change the file under it:
-        // nothing here trusts bytes to stay as they were checked (ranges come from the table, which is a copy), sizes are
-        // compared before each step, and the remaining race is documented on `ModelFile`.
-        Map::Mapped(unsafe { Mmap::map(&file) }.map_err(io_error("map", path))?)
-    };
-    Ok(Part { path: path.to_owned(), file, stamp, map, swapped: None })
-}
-
-fn parse(part: &Part) -> Result<Gguf<'_>, ModelError> {
-    Gguf::parse(part.bytes()).map_err(|source| ModelError::Gguf { path: part.path.clone(), source })
-}
-
-fn stamp(path: &Path, file: &File) -> Result<Stamp, ModelError> {
-    let meta = file.metadata().map_err(|source| ModelError::Io { what: "look at", path: path.to_owned(), source })?;
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::MetadataExt;
-        let mtime = meta.mtime().wrapping_mul(1_000_000_000).wrapping_add(meta.mtime_nsec()) as u64;
-        Ok(Stamp { len: meta.len(), device: meta.dev(), inode: meta.ino(), mtime })
-    }
-    #[cfg(not(unix))]
-    {
-        let since = meta.modified().ok().and_then(|t| t.duration_since(std::time::UNIX_EPOCH).ok());
-        Ok(Stamp { len: meta.len(), device: 0, inode: 0, mtime: since.map_or(0, |d| d.as_nanos() as u64) })
-    }
+fn parse(file: &MappedFile) -> Result<Gguf<'_>, ModelError> {
+    Gguf::parse(file.bytes()).map_err(|source| ModelError::Gguf { path: file.path().to_owned(), source })
 }

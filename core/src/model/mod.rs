@@ -2,6 +2,8 @@
 
 mod file;
 mod keys;
+mod mapped;
+mod pack;
 
 use crate::graph::GraphError;
 use crate::os::OutOfMemory;
@@ -10,6 +12,8 @@ use std::path::PathBuf;
 
 pub use file::{Access, ModelFile, TensorRef};
 pub use keys::Keys;
+pub use pack::{Cleaned, PackFile, PackStore, PackTable, StoreError};
+pub(crate) use pack::{Found, Made};
 
 /// What makes a file no model that can be run here. Every variant says what was expected and what was found.
 #[derive(Debug, thiserror::Error)]

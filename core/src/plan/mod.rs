@@ -3,13 +3,14 @@
 mod partition;
 
 use crate::arch::Architecture;
-use crate::backend::{Backend, BackendError, BackendMemory, CacheShape};
+use crate::backend::{Backend, BackendError, BackendMemory, CacheShape, PackLayout};
 use crate::graph::{GraphError, VerifiedGraph, fuse};
 use crate::kv::{KvElem, KvSpec};
-use crate::model::{ModelError, ModelFile};
+use crate::model::{ModelError, ModelFile, PackStore};
 use crate::os;
 use crate::place::{Placement, StepShape};
 use crate::tokenizer::{self, Tokenizer};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 pub use partition::{Segment, partition};
@@ -38,11 +39,48 @@ pub struct PlanOptions {
     pub kv: KvElem,
     /// Anonymous bytes that must not be exceeded; `None`: what the system has free.
     pub budget: Option<u64>,
+    /// How packed weights are to be held.
+    pub weights: Weights,
+    /// Share of the time that an engine may compute, percent; it rests between steps for the others. For devices that grow
+    /// hot, and for work that nobody waits for.
+    pub duty: u8,
+}
+
+/// How packed weights are to be held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Weights {
+    /// In memory where that is faster and memory is ample, else mapped.
+    #[default]
+    Auto,
+    /// In memory, in huge pages where the system has them.
+    Resident,
+    /// In a mapped file, which the system may drop and read again.
+    Mapped,
+}
+
+/// How packed weights will be held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Held {
+    /// The backends use the file's own form.
+    Plain,
+    /// In anonymous memory.
+    Resident,
+    /// In a mapped file.
+    Mapped,
 }
 
 impl Default for PlanOptions {
     fn default() -> PlanOptions {
-        PlanOptions { n_ctx: None, n_seq: 1, chunk: DEFAULT_CHUNK, max_wanted: 1, kv: KvElem::F16, budget: None }
+        PlanOptions {
+            n_ctx: None,
+            n_seq: 1,
+            chunk: DEFAULT_CHUNK,
+            max_wanted: 1,
+            kv: KvElem::F16,
+            budget: None,
+            weights: Weights::Auto,
+            duty: 100,
+        }
     }
 }
 
@@ -53,7 +91,7 @@ pub struct Anonymous {
     pub kv: u64,
     /// Intermediate values and scratch of one engine.
     pub arena: u64,
-    /// Weights in the backends' form.
+    /// Weights in the backends' form, unless they are in a mapped file.
     pub pack: u64,
     /// Vocabulary and merges.
     pub tokenizer: u64,
@@ -71,7 +109,7 @@ impl Anonymous {
 /// The plan.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
-    /// Bytes mapped from the file: spared by systems that kill on anonymous memory.
+    /// Bytes mapped from files, of packed weights too: spared by systems that kill on anonymous memory.
     pub mapped: u64,
     /// Anonymous bytes.
     pub anonymous: Anonymous,
@@ -83,6 +121,10 @@ pub struct Plan {
     pub max_ctx: usize,
     /// What the anonymous memory must not exceed.
     pub limit: Limit,
+    /// How packed weights will be held.
+    pub held: Held,
+    /// Why so, and where.
+    pub held_why: String,
     /// Which backend runs what, and why.
     pub segments: Vec<Segment>,
 }
@@ -179,6 +221,14 @@ pub enum PlanError {
         /// Its head size.
         d_head: usize,
     },
+    /// A file with packed weights that this backend can't use.
+    #[error("{} holds weights packed for something else ({reason}): use the model that it was packed from", path.display())]
+    Packed {
+        /// The file.
+        path: PathBuf,
+        /// What differs.
+        reason: String,
+    },
     /// More memory than the budget allows, or than the system has.
     #[error("a context of {n_ctx} needs {need} bytes and {limit}: {advice}")]
     Memory {
@@ -208,6 +258,8 @@ pub struct Planned {
     pub plan: Plan,
     /// Backends that the segments name, by index.
     pub backends: Vec<Arc<dyn Backend>>,
+    /// Where packed weights are kept, if anywhere.
+    pub store: Option<PackStore>,
 }
 
 /// Steps that an engine is prepared for: decode, then prompt chunks.
@@ -239,19 +291,59 @@ fn check_options(options: &PlanOptions, n_ctx: usize) -> Result<(), PlanError> {
     };
     bound("the context", n_ctx, 1 << 24)?;
     bound("the number of sequences", options.n_seq, 1024)?;
+    bound("the share of the time", usize::from(options.duty), 100)?;
     bound("the chunk", options.chunk, 1 << 16)?;
     bound("the number of wanted rows", options.max_wanted, 1 << 16)
 }
 
 /// Plans a model on backends, best first. Reads metadata only. A plan that exceeds its limit is made all the same, so that
 /// it can be shown: see [`Planned::check_memory`].
-pub fn plan(file: Arc<ModelFile>, options: &PlanOptions, backends: Vec<Arc<dyn Backend>>) -> Result<Planned, PlanError> {
-    let planned = plan_at(options.n_ctx, file.clone(), options, backends.clone())?;
+///
+/// `store`: where packed weights are kept, if anywhere.
+pub fn plan(
+    file: Arc<ModelFile>,
+    options: &PlanOptions,
+    backends: Vec<Arc<dyn Backend>>,
+    store: Option<PackStore>,
+) -> Result<Planned, PlanError> {
+    let planned = plan_at(options.n_ctx, file.clone(), options, backends.clone(), store.clone())?;
     let Plan { limit, anonymous, max_ctx, .. } = planned.plan;
     if options.n_ctx.is_none() && !limit.allows(anonymous.total()) && max_ctx >= SHORTEST_DEFAULT {
-        return plan_at(Some(max_ctx), file, options, backends);
+        return plan_at(Some(max_ctx), file, options, backends, store);
     }
     Ok(planned)
+}
+
+/// Free memory that resident weights must leave: a copy of them takes a fourth of it at most.
+const AMPLE: u64 = 4;
+
+/// How packed weights are held, and why.
+fn hold(wanted: Weights, file: &ModelFile, layouts: &[PackLayout], store: Option<&PackStore>) -> (Held, String) {
+    let n_bytes: usize = layouts.iter().map(|l| l.n_bytes).sum();
+    if n_bytes == 0 {
+        return (Held::Plain, "used in the file's own form".into());
+    }
+    let there = |layout: &PackLayout| store.and_then(|store| store.expects(file, layout));
+    let place = match (file.packed(), store) {
+        (Some(_), _) => format!("from {}", file.path().display()),
+        (None, Some(store)) => match layouts.iter().find_map(there) {
+            Some(path) => format!("from {}", path.display()),
+            None => format!("packed when first loaded, kept in {}", store.dir().display()),
+        },
+        (None, None) => return (Held::Resident, "packed in memory at every load: there is no folder to keep them in".into()),
+    };
+    let phone = cfg!(any(target_os = "android", target_os = "ios"));
+    let ample = os::available_memory().is_some_and(|free| free / AMPLE > n_bytes as u64);
+    match wanted {
+        Weights::Mapped => (Held::Mapped, format!("mapped {place}")),
+        Weights::Resident => (Held::Resident, format!("copied {place}")),
+        Weights::Auto if phone => (Held::Mapped, format!("mapped {place}: this system kills what holds memory")),
+        Weights::Auto if !ample => (Held::Mapped, format!("mapped {place}: a copy would take more than a fourth of the free memory")),
+        Weights::Auto if store.is_some_and(|s| file.packed().is_none() && s.has_huge_pages()) => {
+            (Held::Mapped, format!("mapped {place}: files there come in huge pages, a copy would be no faster"))
+        }
+        Weights::Auto => (Held::Resident, format!("copied {place}: memory is ample, and huge pages are faster")),
+    }
 }
 
 fn plan_at(
@@ -259,6 +351,7 @@ fn plan_at(
     file: Arc<ModelFile>,
     options: &PlanOptions,
     backends: Vec<Arc<dyn Backend>>,
+    store: Option<PackStore>,
 ) -> Result<Planned, PlanError> {
     let arch = Architecture::of(&file)?;
     let n_ctx_train = arch.config.n_ctx_train.max(1);
@@ -286,6 +379,11 @@ fn plan_at(
     let graph = Arc::new(fuse(&plain, &first.fusions())?);
     let shapes = step_shapes(&options);
     let segments = partition(&graph, &backends, options.chunk)?;
+    let layouts: Vec<PackLayout> = segments.iter().map(|s| backends[s.backend_idx].pack_layout(&graph, s.nodes.clone())).collect();
+    if let Some(reason) = file.packed().and_then(|pack| layouts.iter().find_map(|layout| pack.mismatch(layout))) {
+        return Err(PlanError::Packed { path: file.path().to_owned(), reason });
+    }
+    let (held, held_why) = hold(options.weights, &file, &layouts, store.as_ref());
     let memory_at = |n_ctx: usize| {
         let cache = CacheShape { elem: options.kv, n_ctx };
         segments.iter().fold(BackendMemory::default(), |sum, s| {
@@ -300,7 +398,7 @@ fn plan_at(
         Anonymous {
             kv: kv_spec(&graph, &options, n_ctx).sizes().n_bytes as u64,
             arena: (arena + memory.scratch) as u64,
-            pack: memory.pack as u64,
+            pack: if held == Held::Mapped { 0 } else { memory.pack as u64 },
             tokenizer: tokenizer_bytes as u64,
             other: (other + n_ctx * TEXT_BYTES_PER_POSITION) as u64,
         }
@@ -308,11 +406,26 @@ fn plan_at(
     let limit = Limit::of(options.budget);
     let max_ctx = largest(n_ctx_train, |n| limit.allows(anonymous_at(n).total()));
     let anonymous = anonymous_at(n_ctx);
-    let plan = Plan { mapped: file.mapped_bytes() as u64, anonymous, gpu: memory_at(n_ctx).device as u64, n_ctx, max_ctx, limit, segments };
-    Ok(Planned { file, arch, graph, options, plan, backends })
+    let memory = memory_at(n_ctx);
+    let mapped_pack = if held == Held::Mapped && file.packed().is_none() { memory.pack } else { 0 };
+    let (mapped, gpu) = ((file.mapped_bytes() + mapped_pack) as u64, memory.device as u64);
+    let plan = Plan { mapped, anonymous, gpu, n_ctx, max_ctx, limit, held, held_why, segments };
+    Ok(Planned { file, arch, graph, options, plan, backends, store })
 }
 
 impl Planned {
+    /// Weights that were to be mapped can't be kept in a file: they are to be packed in memory, if the limit allows it.
+    pub(crate) fn pack_in_memory(&mut self, n_bytes: u64) -> Result<(), PlanError> {
+        if self.plan.held != Held::Mapped {
+            return Ok(());
+        }
+        self.plan.held = Held::Resident;
+        self.plan.held_why = "packed in memory: they can't be kept in a file".into();
+        self.plan.mapped = self.plan.mapped.saturating_sub(n_bytes);
+        self.plan.anonymous.pack += n_bytes;
+        self.check_memory()
+    }
+
     /// Refuses what the budget doesn't allow, or without one what the system can't give, and says what would fit.
     pub fn check_memory(&self) -> Result<(), PlanError> {
         let (need, plan) = (self.plan.anonymous.total(), &self.plan);

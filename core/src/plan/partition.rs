@@ -107,7 +107,7 @@ fn explain(graph: &VerifiedGraph, backend: &dyn Backend, nodes: Range<usize>, n_
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::{BackendError, BackendInfo, BackendMemory, CacheShape, LoadControl, Loaded, NullBackend, TensorSource};
+    use crate::backend::{BackendError, BackendInfo, BackendMemory, CacheShape, Loaded, NullBackend, PackBytes, TensorSource};
     use crate::graph::{Fusions, Graph};
     use crate::ops::{Add, Embed, MatMul, Op, Select, WeightDecl};
     use crate::place::StepShape;
@@ -147,7 +147,7 @@ mod tests {
             _: Arc<VerifiedGraph>,
             _: Range<usize>,
             _: Arc<dyn TensorSource>,
-            _: &mut LoadControl<'_>,
+            _: PackBytes,
         ) -> Result<Arc<dyn Loaded>, BackendError> {
             Ok(Arc::new(NullBackend))
         }

@@ -5,7 +5,19 @@
 //! order that a selection algorithm happened to leave, so sums over it have the same bits everywhere. Logits are
 //! changed in place, and an undo log gives them back after the draw.
 
-use super::wide::{self, BLOCK, Level};
+use super::wide::{self, BLOCK, Level, Order, Spread};
+
+/// Lists up to this length are sorted as they are, longer ones by way of buckets.
+const SORTED_AT_ONCE: usize = 256;
+
+/// Most buckets that a list is distributed over.
+const N_BUCKET_MAX: usize = 1 << 14;
+
+/// Buckets for a list of `n`: few enough for the first-level cache to follow where each ends, and for sorting one to be
+/// more than insertion, which guesses at branches.
+fn n_bucket(n: usize) -> usize {
+    (n / 32).next_power_of_two().min(N_BUCKET_MAX)
+}
 
 /// Buffers that outlive a draw, sized once.
 #[derive(Debug)]
@@ -16,6 +28,9 @@ pub(super) struct Work {
     undo: Vec<(u32, f32)>,
     /// Sum of the weights of each [`BLOCK`] candidates.
     block_sums: Vec<f32>,
+    /// Where each bucket of [`Candidates::distribute`] ends in `ids`.
+    bucket_ends: Vec<u32>,
+    ids: Vec<u32>,
 }
 
 impl Clone for Work {
@@ -26,6 +41,8 @@ impl Clone for Work {
             keys: Vec::with_capacity(self.keys.capacity()),
             undo: Vec::with_capacity(self.undo.capacity()),
             block_sums: Vec::with_capacity(self.block_sums.capacity()),
+            bucket_ends: Vec::with_capacity(self.bucket_ends.capacity()),
+            ids: Vec::with_capacity(self.ids.capacity()),
         }
     }
 }
@@ -38,12 +55,16 @@ impl Work {
             keys: Vec::with_capacity(n_key),
             undo: Vec::with_capacity(n_change),
             block_sums: Vec::with_capacity(n_vocab.div_ceil(BLOCK)),
+            bucket_ends: Vec::with_capacity(n_bucket(n_key)),
+            ids: Vec::with_capacity(if n_key > SORTED_AT_ONCE { n_key } else { 0 }),
         }
     }
 
     /// Bytes on the heap.
     pub(super) fn heap_bytes(&self) -> usize {
-        self.keys.capacity() * 8 + self.undo.capacity() * 8 + self.block_sums.capacity() * 4
+        self.keys.capacity() * 8
+            + self.undo.capacity() * 8
+            + (self.block_sums.capacity() + self.bucket_ends.capacity() + self.ids.capacity()) * 4
     }
 
     /// The list buffer, for uses outside a draw.
@@ -70,6 +91,10 @@ pub(super) struct Candidates<'a> {
     listed: bool,
     /// Whether the list is in the order of keys.
     sorted: bool,
+    /// Whether a filter has run that kept all tokens: they are as good as listed.
+    whole: bool,
+    /// The largest logit, where it is known.
+    max: Option<f32>,
     softmax: Option<Softmax>,
 }
 
@@ -77,9 +102,7 @@ impl<'a> Candidates<'a> {
     /// All tokens of `logits`, whose maximum is `max` (finite) and which hold neither NaN nor +inf.
     pub(super) fn new(logits: &'a mut [f32], max: f32, work: &'a mut Work) -> Self {
         work.undo.clear();
-        let mut set = Candidates { logits, work, temperature: 1.0, listed: false, sorted: false, softmax: None };
-        set.softmax = Some(set.compute_softmax(max));
-        set
+        Candidates { logits, work, temperature: 1.0, listed: false, sorted: false, whole: false, max: Some(max), softmax: None }
     }
 
     /// Divides all logits by `temperature` > 0, from now on.
@@ -107,7 +130,7 @@ impl<'a> Candidates<'a> {
         if *logit > f32::NEG_INFINITY {
             self.work.undo.push((id, *logit));
             *logit = change(*logit);
-            self.softmax = None;
+            (self.max, self.softmax) = (None, None);
         }
     }
 
@@ -121,7 +144,7 @@ impl<'a> Candidates<'a> {
                 logit > f32::NEG_INFINITY
             });
             self.sorted = false;
-            self.softmax = None;
+            (self.max, self.softmax) = (None, None);
         }
     }
 
@@ -151,18 +174,20 @@ impl<'a> Candidates<'a> {
     }
 
     /// The largest logit, not divided by the temperature; -inf where there is no candidate.
-    fn max(&self) -> f32 {
-        match self.softmax {
-            Some(softmax) => softmax.max,
+    fn max(&mut self) -> f32 {
+        let max = match self.max {
+            Some(max) => max,
             None if self.listed => {
                 let best = self.work.keys.iter().min();
                 best.map_or(f32::NEG_INFINITY, |&key| self.logits[key as u32 as usize])
             }
             None => wide::checked_max(self.work.level, self.logits),
-        }
+        };
+        self.max = Some(max);
+        max
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&mut self) -> bool {
         self.max() == f32::NEG_INFINITY
     }
 
@@ -189,11 +214,18 @@ impl<'a> Candidates<'a> {
     }
 
     fn compute_softmax(&mut self, max: f32) -> Softmax {
+        self.sum_blocks(max, |_, _, _| ())
+    }
+
+    /// Weighs all blocks, sums them up and shows each: its logits, which may be -inf, and weights.
+    fn sum_blocks(&mut self, max: f32, mut show: impl FnMut(Level, &[f32], &[f32])) -> Softmax {
         let mut sum = 0.0;
         let mut buffers = Buffers::new();
         self.work.block_sums.clear();
         for block in 0..self.n_block() {
-            let block_sum = self.weigh_block(block, max, &mut buffers).1;
+            let (n, block_sum) = self.weigh_block(block, max, &mut buffers);
+            let xs = if self.listed { &buffers.logits[..n] } else { &self.logits[block * BLOCK..][..n] };
+            show(self.work.level, xs, &buffers.weights[..n]);
             self.work.block_sums.push(block_sum);
             sum += f64::from(block_sum);
         }
@@ -216,28 +248,32 @@ impl<'a> Candidates<'a> {
         (xs.len(), wide::weights(self.work.level, xs, max, self.temperature, &mut buffers.weights))
     }
 
-    /// The same for up to [`BLOCK`] keys.
+    /// The same for up to [`BLOCK`] keys of logits.
     fn weigh_keys(&self, keys: &[u64], max: f32, buffers: &mut Buffers) -> (usize, f32) {
-        for (x, &key) in buffers.logits.iter_mut().zip(keys) {
-            *x = self.logits[key as u32 as usize];
-        }
+        wide::logits(self.work.level, keys, &mut buffers.logits);
         let xs = &buffers.logits[..keys.len()];
         (keys.len(), wide::weights(self.work.level, xs, max, self.temperature, &mut buffers.weights))
     }
 
-    /// The mean of (logit - max) / temperature under the softmax: at most 0.
-    pub(super) fn mean_distance(&mut self) -> f64 {
-        let Softmax { max, sum } = self.softmax();
-        let mut buffers = Buffers::new();
-        let mut total = 0.0;
-        for block in 0..self.n_block() {
-            let (n, _) = self.weigh_block(block, max, &mut buffers);
-            let start = block * BLOCK;
-            let xs = if self.listed { &buffers.logits[..n] } else { &self.logits[start..start + n] };
-            let part = wide::weighted_distance(self.work.level, xs, &buffers.weights[..n], max, self.temperature);
-            total += f64::from(part);
+    /// The same for keys of another order, without the sum.
+    fn weigh_ids(&self, keys: &[u64], max: f32, buffers: &mut Buffers) -> usize {
+        for (x, &key) in buffers.logits.iter_mut().zip(keys) {
+            *x = self.logits[key as u32 as usize];
         }
-        total / sum
+        let xs = &buffers.logits[..keys.len()];
+        wide::weights(self.work.level, xs, max, self.temperature, &mut buffers.weights);
+        keys.len()
+    }
+
+    /// The softmax, and the mean of (logit - max) / temperature under it: at most 0.
+    fn softmax_and_mean(&mut self) -> (Softmax, f64) {
+        let (max, temperature) = (self.max(), self.temperature);
+        let mut total = 0.0;
+        let softmax = self.sum_blocks(max, |level, xs, ws| {
+            total += f64::from(wide::weighted_distance(level, xs, ws, max, temperature));
+        });
+        self.softmax = Some(softmax);
+        (softmax, total / softmax.sum)
     }
 
     /// Natural logarithm of a candidate's probability.
@@ -297,7 +333,9 @@ impl<'a> Candidates<'a> {
             self.collect(f32::MIN, f32::MAX);
         }
         if !self.sorted {
-            self.work.keys.sort_unstable();
+            let order = Order::falling(self.max());
+            let mut buckets = self.distribute(order);
+            self.fill(&mut buckets, self.work.keys.len(), true);
             self.sorted = true;
             self.softmax = None;
         }
@@ -310,6 +348,49 @@ impl<'a> Candidates<'a> {
         self.listed = true;
         self.sorted = false;
         self.softmax = None;
+    }
+
+    /// Begins to put the list, whose keys are those of logits, into an order: a coarse one first, of which as much as is
+    /// needed is then refined by [`Candidates::fill`]. Until that has come to its end the list holds nothing else of use.
+    fn distribute(&mut self, order: Order) -> Buckets {
+        let Work { level, keys, bucket_ends, ids, .. } = &mut *self.work;
+        let n = keys.len();
+        bucket_ends.clear();
+        ids.clear();
+        if n <= SORTED_AT_ONCE {
+            bucket_ends.push(n as u32);
+            ids.extend(keys.iter().map(|&key| key as u32));
+        } else {
+            let n_bucket = n_bucket(n);
+            let spread = Spread::new(order, wide::ranks(*level, keys, order), n_bucket);
+            bucket_ends.resize(n_bucket, 0);
+            wide::count(*level, keys, spread, bucket_ends);
+            let mut start = 0;
+            for end in &mut *bucket_ends {
+                (*end, start) = (start, start + *end);
+            }
+            ids.resize(n, 0);
+            wide::scatter(*level, keys, spread, bucket_ends, ids);
+        }
+        Buckets { order, n_ready: 0, next: 0 }
+    }
+
+    /// Makes the keys of the next buckets until `n` are there, each bucket's in order if asked to.
+    fn fill(&mut self, buckets: &mut Buckets, n: usize, in_order: bool) {
+        let Work { level, keys, bucket_ends, ids, .. } = &mut *self.work;
+        let (first, start) = (buckets.next, buckets.n_ready);
+        while buckets.n_ready < n {
+            buckets.n_ready = bucket_ends[buckets.next] as usize;
+            buckets.next += 1;
+        }
+        wide::keys(*level, &ids[start..buckets.n_ready], self.logits, buckets.order, &mut keys[start..buckets.n_ready]);
+        if in_order {
+            let mut start = start;
+            for &end in &bucket_ends[first..buckets.next] {
+                keys[start..end as usize].sort_unstable();
+                start = end as usize;
+            }
+        }
     }
 
     /// Keeps the `k` > 0 largest.
@@ -343,6 +424,8 @@ impl<'a> Candidates<'a> {
             let logits = &*self.logits;
             self.work.keys.retain(|&key| logits[key as u32 as usize] >= lo);
             self.softmax = None;
+        } else if wide::all_reach(self.work.level, self.logits, lo) {
+            self.whole = true;
         } else {
             self.collect(lo, f32::MAX);
         }
@@ -353,52 +436,72 @@ impl<'a> Candidates<'a> {
         let Softmax { max, sum } = self.softmax();
         let target = f64::from(p) * sum;
         if self.listed {
-            let n = self.prefix_reaching(max, target, self.sorted);
-            self.work.keys.truncate(n.unwrap_or(usize::MAX).max(1));
+            self.cut_at_mass(max, target);
         } else {
             // Most of the mass lies near the maximum: look there before listing the whole vocabulary.
-            for distance in [4.0f32, 8.0, 16.0, f32::INFINITY] {
+            for distance in [4.0f32, 6.0, 8.0, 9.0, 10.0, 11.0, 12.0, 13.0, 14.0, 16.0, f32::INFINITY] {
                 self.collect(distance.mul_add(-self.temperature, max), f32::MAX);
-                if self.falls_short(max, target) && distance < f32::INFINITY {
+                if distance < f32::INFINITY && self.falls_short(max, target) {
                     continue;
                 }
-                if let Some(n) = self.prefix_reaching(max, target, false) {
-                    self.work.keys.truncate(n.max(1));
+                if self.cut_at_mass(max, target) {
                     break;
                 }
             }
         }
+    }
+
+    /// Puts the list into the order of keys and cuts it where its weights reach `target`, after at least one; false
+    /// where they don't. The softmax of what is left is then known.
+    fn cut_at_mass(&mut self, max: f32, target: f64) -> bool {
+        let mut buffers = Buffers::new();
+        let mut mass = Mass::new(target);
+        let mut softmax = Softmax { max, sum: 0.0 };
+        let n = self.work.keys.len();
+        let mut buckets = (!self.sorted).then(|| self.distribute(Order::falling(max)));
+        self.work.block_sums.clear();
+        let mut reached = None;
+        for start in (0..n).step_by(BLOCK) {
+            let end = n.min(start + BLOCK);
+            if let Some(buckets) = &mut buckets {
+                self.fill(buckets, end, true);
+            }
+            let (len, mut block_sum) = self.weigh_keys(&self.work.keys[start..end], max, &mut buffers);
+            reached = mass.add(self.work.level, &buffers.weights[..len]).map(|i| start + i + 1);
+            if let Some(n_kept) = reached {
+                block_sum = self.weigh_keys(&self.work.keys[start..n_kept], max, &mut buffers).1;
+            }
+            self.work.block_sums.push(block_sum);
+            softmax.sum += f64::from(block_sum);
+            if reached.is_some() {
+                break;
+            }
+        }
+        self.work.keys.truncate(reached.unwrap_or(n));
         self.sorted = true;
-        self.softmax = None;
+        self.softmax = Some(softmax);
+        reached.is_some()
     }
 
     /// Keeps those whose surprise lies nearest the entropy, until their weights reach the share `p` < 1; at least one.
     /// Equal distances from the entropy go to the lowest id.
     pub(super) fn keep_typical(&mut self, p: f32) {
-        let Softmax { max, sum } = self.softmax();
+        let (Softmax { max, sum }, mean) = self.softmax_and_mean();
         let target = f64::from(p) * sum;
-        // Surprise is ln(sum) - d with d = (logit - max) / temperature, entropy its mean: they differ by mean(d) - d.
-        let mean = self.mean_distance() as f32;
+        let mean = mean as f32;
+        let order = Order::typical(max, self.temperature, mean);
         if self.listed {
-            self.key_by_deviation(max, mean);
-            let n = self.prefix_reaching(max, target, false);
-            self.work.keys.truncate(n.unwrap_or(usize::MAX).max(1));
+            self.cut_at_deviation(order, max, target);
         } else {
-            for width in [1.0f32, 2.0, 4.0, 8.0, 16.0, f32::INFINITY] {
+            for width in [2.0f32, 4.0, 6.0, 8.0, 10.0, 12.0, 16.0, f32::INFINITY] {
                 // Listed a little wider than trusted, since the bounds are rounded.
                 let (lo, hi) = (mean - 1.01 * width, mean + 1.01 * width);
                 self.collect(lo.mul_add(self.temperature, max), hi.mul_add(self.temperature, max));
-                if self.falls_short(max, target) && width < f32::INFINITY {
+                if width < f32::INFINITY && self.falls_short(max, target) {
                     continue;
                 }
-                self.key_by_deviation(max, mean);
-                if let Some(n) = self.prefix_reaching(max, target, false) {
-                    let n = n.max(1);
-                    let last = f32::from_bits((self.work.keys[n - 1] >> 32) as u32);
-                    if last <= width {
-                        self.work.keys.truncate(n);
-                        break;
-                    }
+                if self.cut_at_deviation(order, max, target).is_some_and(|last| last <= width) {
+                    break;
                 }
             }
         }
@@ -406,53 +509,44 @@ impl<'a> Candidates<'a> {
         self.sort();
     }
 
+    /// Cuts the list where its weights, in that order, reach `target`, after at least one: the deviation of the last
+    /// that stays; none, and no cut, where they don't. The list is then in no order.
+    fn cut_at_deviation(&mut self, order: Order, max: f32, target: f64) -> Option<f32> {
+        let mut buffers = Buffers::new();
+        let mut mass = Mass::new(target);
+        let n = self.work.keys.len();
+        let mut buckets = self.distribute(order);
+        let mut start = 0;
+        while start < n {
+            self.fill(&mut buckets, n.min(start + BLOCK), false);
+            // Order matters only inside the part in which the target is reached, and where sums are rounded.
+            let end = buckets.n_ready;
+            let before = mass.sum;
+            let exact = (start..end).step_by(BLOCK).all(|at| {
+                let len = self.weigh_ids(&self.work.keys[at..end.min(at + BLOCK)], max, &mut buffers);
+                mass.add_below(self.work.level, &buffers.weights[..len])
+            });
+            if !exact {
+                mass.sum = before;
+                self.work.keys[start..end].sort_unstable();
+                for at in (start..end).step_by(BLOCK) {
+                    let len = self.weigh_ids(&self.work.keys[at..end.min(at + BLOCK)], max, &mut buffers);
+                    if let Some(i) = mass.add_in_order(&buffers.weights[..len]) {
+                        self.work.keys.truncate(at + i + 1);
+                        return Some(f32::from_bits((self.work.keys[at + i] >> 32) as u32));
+                    }
+                }
+            }
+            start = end;
+        }
+        None
+    }
+
     /// Whether the list clearly weighs less than `target`, in which case sorting it would be for nothing.
     fn falls_short(&self, max: f32, target: f64) -> bool {
         let mut buffers = Buffers::new();
         let sums = self.work.keys.chunks(BLOCK).map(|keys| f64::from(self.weigh_keys(keys, max, &mut buffers).1));
         sums.sum::<f64>() < 0.999 * target
-    }
-
-    /// Replaces the order half of each key by the distance of the token's surprise from the entropy.
-    fn key_by_deviation(&mut self, max: f32, mean: f32) {
-        let (logits, temperature) = (&*self.logits, self.temperature);
-        for key in &mut self.work.keys {
-            let id = *key as u32;
-            // The bits of floats that aren't negative are in their order.
-            let deviation = (mean - (logits[id as usize] - max) / temperature).abs();
-            *key = u64::from(deviation.to_bits()) << 32 | u64::from(id);
-        }
-    }
-
-    /// The length of the shortest prefix of the list, in ascending order of keys, whose weights sum to `target`; none
-    /// if all fall short. That prefix is sorted, the rest isn't: sorting stops where the answer is found.
-    fn prefix_reaching(&mut self, max: f32, target: f64, sorted: bool) -> Option<usize> {
-        let mut buffers = Buffers::new();
-        let mut sum = 0.0;
-        let (mut done, mut step) = (0, 64);
-        while done < self.work.keys.len() {
-            let rest = &mut self.work.keys[done..];
-            let n = rest.len().min(step);
-            if !sorted {
-                if n < rest.len() {
-                    rest.select_nth_unstable(n - 1);
-                }
-                rest[..n].sort_unstable();
-            }
-            for start in (done..done + n).step_by(BLOCK) {
-                let end = (done + n).min(start + BLOCK);
-                let (len, _) = self.weigh_keys(&self.work.keys[start..end], max, &mut buffers);
-                for (i, &w) in buffers.weights[..len].iter().enumerate() {
-                    sum += f64::from(w);
-                    if sum >= target {
-                        return Some(start + i + 1);
-                    }
-                }
-            }
-            done += n;
-            step *= 4;
-        }
-        None
     }
 
     /// Of those whose probability is at least `threshold`, removes all but the least probable.
@@ -465,7 +559,7 @@ impl<'a> Candidates<'a> {
             return;
         }
         let lo = distance.mul_add(-self.temperature, max).min(max).max(f32::MIN);
-        if self.listed {
+        if self.listed || self.whole {
             self.sort();
             let logits = &*self.logits;
             let n = self.work.keys.partition_point(|&key| logits[key as u32 as usize] >= lo);
@@ -477,10 +571,14 @@ impl<'a> Candidates<'a> {
                 self.listed = false;
                 return;
             };
+            // Those of the same logit that go: most often none.
+            let n_equal = self.work.keys.iter().filter(|&&key| key < least && key >> 32 == least >> 32).count();
             self.collect(f32::MIN, self.logits[least as u32 as usize]);
-            self.work.keys.retain(|&key| key >= least);
+            if n_equal > 0 {
+                self.work.keys.retain(|&key| key >= least);
+            }
         }
-        self.softmax = None;
+        (self.max, self.softmax) = (None, None);
     }
 }
 
@@ -488,6 +586,57 @@ impl<'a> Candidates<'a> {
 pub(super) fn sum_of_weights(level: Level, logits: &[f32], max: f32) -> f64 {
     let mut weights = [0.0; BLOCK];
     logits.chunks(BLOCK).map(|block| f64::from(wide::weights(level, block, max, 1.0, &mut weights))).sum()
+}
+
+/// How far a list has been put into order.
+struct Buckets {
+    order: Order,
+    /// Candidates at the front of the list whose keys are made.
+    n_ready: usize,
+    /// The bucket that comes after them.
+    next: usize,
+}
+
+/// A running sum of weights on its way to a target: what adding one weight after another to an `f64` gives, bit by bit.
+///
+/// All weights so far are multiples of the last place of the least of them, 2^-24 of it or more. While the sum is below
+/// 2^29 times that weight, all partial sums in any order fit into the 53 bits of an `f64`: nothing is rounded, and the
+/// order is free.
+struct Mass {
+    target: f64,
+    sum: f64,
+    least: f32,
+}
+
+impl Mass {
+    fn new(target: f64) -> Self {
+        Mass { target, sum: 0.0, least: f32::INFINITY }
+    }
+
+    /// Adds all weights if that is exact and stays below the target; else adds nothing and returns false.
+    fn add_below(&mut self, level: Level, weights: &[f32]) -> bool {
+        let (sum, least) = wide::sum_and_min(level, weights);
+        self.least = least.min(self.least);
+        let sum = self.sum + sum;
+        let fits = sum <= f64::from(self.least) * f64::from(1u32 << 29) && sum < self.target;
+        if fits {
+            self.sum = sum;
+        }
+        fits
+    }
+
+    /// Adds weights up to the one that reaches the target, and returns its index.
+    fn add_in_order(&mut self, weights: &[f32]) -> Option<usize> {
+        weights.iter().position(|&w| {
+            self.sum += f64::from(w);
+            self.sum >= self.target
+        })
+    }
+
+    /// The same, fast where it can be.
+    fn add(&mut self, level: Level, weights: &[f32]) -> Option<usize> {
+        if self.add_below(level, weights) { None } else { self.add_in_order(weights) }
+    }
 }
 
 /// Logits and weights of one block.

@@ -39,7 +39,7 @@ impl Scratch {
 
     /// The runs of at least `allowed` tokens that a token would continue: ascending tokens, the longest run of each.
     /// Linear in the window, but for sorting the hits. `breakers` ascend.
-    fn find(&mut self, window: &[u32], allowed: u32, breakers: &[u32]) -> &[(u32, u32)] {
+    pub(super) fn find(&mut self, window: &[u32], allowed: u32, breakers: &[u32]) -> &[(u32, u32)] {
         let is_breaker = |token: u32| breakers.binary_search(&token).is_ok();
         self.runs.clear();
         // s[i] is the window read backwards.

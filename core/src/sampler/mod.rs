@@ -14,8 +14,8 @@
 //! [`crate::math`]'s and every sum has one order. XTC takes a second random number each step, so switching it on changes
 //! the draws of a seed; so do, of course, the parameters themselves and whatever changes the logits.
 //!
-//! Nothing is allocated after construction, and the vocabulary is never sorted whole unless its distribution is so flat
-//! that a filter keeps nearly all of it.
+//! Nothing is allocated after construction. A list is sorted as far as the answer needs: the vocabulary as a whole only
+//! where its distribution is so flat that top-p or typical keeps nearly all of it.
 
 mod candidates;
 mod dry;
@@ -23,6 +23,8 @@ mod error;
 mod filters;
 mod history;
 mod params;
+#[cfg(test)]
+mod reference;
 mod rng;
 mod stage;
 #[cfg(test)]
@@ -183,23 +185,63 @@ impl Sampler {
     /// Draws the next token. It isn't accepted yet: call [`Sampler::accept`].
     ///
     /// `logits`: `n_vocab` values; -inf bans a token (a grammar's mask). They are changed while this runs and are back
-    /// as they came when it returns. Time: about two passes over the vocabulary, one of them exponentials.
+    /// as they came when it returns. Time: about two passes over the vocabulary, one of them exponentials;
+    /// [`Sampler::sample_token`] saves that one where the chain doesn't need it.
     ///
     /// # Errors
     /// A NaN or +inf logit, another length than the vocabulary's, all tokens banned. The state is then unchanged.
     pub fn sample(&mut self, logits: &mut [f32]) -> Result<Sampled, Error> {
-        let (mut step, raw, mu) = self.begin(logits)?;
+        let max = checked_max(self.work.level, logits, self.n_vocab)?;
+        Ok(self.draw(logits, max)?.0)
+    }
+
+    /// The token that [`Sampler::sample`] would draw, without its log-probability: for a greedy chain the position of the
+    /// maximum and nothing else.
+    ///
+    /// # Errors
+    /// Those of [`Sampler::sample`].
+    pub fn sample_token(&mut self, logits: &mut [f32]) -> Result<TokenId, Error> {
+        let max = checked_max(self.work.level, logits, self.n_vocab)?;
+        let (mut step, _, mu) = self.begin(logits, max, false)?;
+        let token = choose(&mut step, mu);
+        step.candidates.restore();
+        Ok(TokenId(token))
+    }
+
+    /// [`Sampler::sample`] and [`Sampler::top_logprobs`] for the price of little more than the first.
+    ///
+    /// # Errors
+    /// Those of [`Sampler::sample`]; `out` is then empty.
+    pub fn sample_with_top(&mut self, logits: &mut [f32], k: usize, out: &mut Vec<(TokenId, f32)>) -> Result<Sampled, Error> {
+        out.clear();
+        let max = checked_max(self.work.level, logits, self.n_vocab)?;
+        self.top_logits(logits, k, out);
+        let drawn = self.draw(logits, max);
+        match drawn {
+            Ok((sampled, raw)) => {
+                out.iter_mut().for_each(|(_, x)| *x = logprob(*x, raw));
+                Ok(sampled)
+            }
+            Err(error) => {
+                out.clear();
+                Err(error)
+            }
+        }
+    }
+
+    /// A token with its log-probability, and the softmax of the logits as they came, whose maximum is `max`.
+    fn draw(&mut self, logits: &mut [f32], max: f32) -> Result<(Sampled, Softmax), Error> {
+        let (mut step, raw, mu) = self.begin(logits, max, true)?;
         let token = choose(&mut step, mu);
         let logit = step.candidates.raw_logit(token);
         step.candidates.restore();
-        Ok(Sampled { token: TokenId(token), logprob: logprob(logit, raw) })
+        Ok((Sampled { token: TokenId(token), logprob: logprob(logit, raw) }, raw))
     }
 
-    /// Checks the logits and applies the biases: what the stages start from, with at least one candidate; the softmax
-    /// of the logits as they came; mirostat's bound.
-    fn begin<'a>(&'a mut self, logits: &'a mut [f32]) -> Result<(Step<'a>, Softmax, &'a mut f64), Error> {
+    /// Applies the biases: what the stages start from, with at least one candidate; where asked for, the softmax of the
+    /// logits as they came; mirostat's bound.
+    fn begin<'a>(&'a mut self, logits: &'a mut [f32], max: f32, raw: bool) -> Result<(Step<'a>, Softmax, &'a mut f64), Error> {
         let n_vocab = self.n_vocab;
-        let max = checked_max(self.work.level, logits, n_vocab)?;
         let mut step = Step {
             params: &self.params,
             candidates: Candidates::new(logits, max, &mut self.work),
@@ -208,7 +250,7 @@ impl Sampler {
             dry: &mut self.dry,
             dry_breakers: &self.dry_breakers,
         };
-        let raw = step.candidates.softmax();
+        let raw = if raw { step.candidates.softmax() } else { Softmax { max, sum: 1.0 } };
         for &(id, bias) in &self.added {
             step.candidates.adjust(id, |logit| logit + bias);
         }
@@ -235,16 +277,24 @@ impl Sampler {
         out.clear();
         let level = self.work.level;
         let max = checked_max(level, logits, self.n_vocab)?;
-        if k == 0 {
-            return Ok(());
+        if k > 0 {
+            self.top_logits(logits, k, out);
+            let raw = Softmax { max, sum: candidates::sum_of_weights(level, logits, max) };
+            out.iter_mut().for_each(|(_, x)| *x = logprob(*x, raw));
         }
-        let sum = candidates::sum_of_weights(level, logits, max);
-        let keys = self.work.keys();
-        wide::top_k(level, logits, k.min(logits.len()), keys);
-        keys.sort_unstable();
-        let ids = keys.iter().map(|&key| key as u32);
-        out.extend(ids.map(|id| (TokenId(id), logprob(logits[id as usize], Softmax { max, sum }))));
         Ok(())
+    }
+
+    /// Appends the tokens of the `k` largest logits, with these, best first.
+    fn top_logits(&mut self, logits: &[f32], k: usize, out: &mut Vec<(TokenId, f32)>) {
+        if k > 0 {
+            let level = self.work.level;
+            let keys = self.work.keys();
+            wide::top_k(level, logits, k.min(logits.len()), keys);
+            keys.sort_unstable();
+            let ids = keys.iter().map(|&key| key as u32);
+            out.extend(ids.map(|id| (TokenId(id), logits[id as usize])));
+        }
     }
 }
 

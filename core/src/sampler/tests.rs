@@ -156,7 +156,8 @@ impl Naive {
 }
 
 fn survivors(sampler: &mut Sampler, logits: &mut [f32]) -> Vec<(u32, f64)> {
-    let (mut step, _, _) = sampler.begin(logits).unwrap();
+    let max = checked_max(sampler.work.level, logits, sampler.n_vocab).unwrap();
+    let (mut step, _, _) = sampler.begin(logits, max, false).unwrap();
     run_stages(&mut step);
     let out = step.candidates.distribution();
     step.candidates.restore();
@@ -238,6 +239,100 @@ fn chains_of_any_order_keep_what_the_naive_chain_keeps() {
     }
     println!("{n_compared} compared, {n_close} too close to a border");
     assert!(n_compared > 1000);
+}
+
+/// Logits of the shapes that a fast path could stumble over.
+fn shaped(rng: &mut Noise, shape: u64, n: usize) -> Vec<f32> {
+    let mut xs: Vec<f32> = match shape {
+        0 => (0..n).map(|_| rng.unit() * 0.1).collect(),
+        // Zipf over shuffled ids: the shuffle is a multiplication by a number prime to n or nearly.
+        1 | 2 => {
+            let s = if shape == 1 { 1.1 } else { 2.5 };
+            (0..n).map(|i| (-s * ln((i * 7919 % n) as f64 + 1.0)) as f32).collect()
+        }
+        3 => vec![rng.unit() * 8.0 - 4.0; n],
+        // Peaked: one or a few far above the rest.
+        4 => (0..n).map(|i| if i % 1000 == 7 { 30.0 + rng.unit() } else { rng.unit() }).collect(),
+        // Both zeros, and neighbours that only the last bit tells apart.
+        5 => (0..n).map(|_| [0.0, -0.0, 1e-45, -1e-45, 1e-7][rng.below(5) as usize]).collect(),
+        // Ranges beyond what a difference holds.
+        6 => (0..n).map(|_| (rng.unit() - 0.5) * [1.0, 1e3, 1e38, f32::MAX][rng.below(4) as usize]).collect(),
+        _ => rng.logits(n),
+    };
+    match rng.below(3) {
+        0 => xs.iter_mut().for_each(|x| *x = if rng.below(3) > 0 { f32::NEG_INFINITY } else { *x }),
+        1 => (0..3).for_each(|_| xs[rng.below(n as u64) as usize] = f32::NEG_INFINITY),
+        _ => {}
+    }
+    xs[rng.below(n as u64) as usize] = 0.5;
+    xs
+}
+
+/// Every chain gives the token and the log-probability of the chain that sorts everything, bit by bit.
+fn agree_with_sorting(n_round: u64, n_vocab_max: u64) {
+    let mut rng = Noise(0xabcd_ef01 + n_round);
+    for round in 0..n_round {
+        let shape = round % 9;
+        let n_vocab = 1 + [rng.below(70), rng.below(2000), rng.below(n_vocab_max)][rng.below(3) as usize] as usize;
+        let mut params = random_params(&mut rng);
+        match rng.below(10) {
+            0 => params.temperature = 0.0,
+            1 => params.mirostat = Some(Mirostat { tau: 1.0 + 9.0 * rng.unit(), eta: 0.3 }),
+            // Shares so near the whole that the tail's weights are lost in the sum.
+            2 => (params.top_p, params.top_k) = (0.999_999_9, 0),
+            3 => (params.typical_p, params.top_k) = (0.999_999_9, 0),
+            4 => params.temperature = [1e-4, 30.0, 1e9][rng.below(3) as usize],
+            5 => (params.top_p, params.top_k) = (0.5, 0),
+            _ => {}
+        }
+        params.xtc_probability *= 0.5;
+        let mut id = 0;
+        for _ in 0..rng.below(4) {
+            id += rng.below(20) as u32;
+            if (id as usize) < n_vocab {
+                params.logit_bias.push((TokenId(id), [-100.0, 100.0, 3.5, -2.0][rng.below(4) as usize]));
+            }
+            id += 1;
+        }
+        let mut logits = shaped(&mut rng, shape, n_vocab);
+        for level in wide::Level::available() {
+            let mut sampler = Sampler::new(params.clone(), n_vocab).unwrap();
+            sampler.work.level = level;
+            let mut token_only = sampler.clone();
+            let mut with_top = sampler.clone();
+            let mut reference = reference::Reference::new(params.clone());
+            let (mut top, mut same_top) = (Vec::new(), Vec::new());
+            for step in 0..5 {
+                let got = sampler.sample(&mut logits).ok();
+                assert_eq!(token_only.sample_token(&mut logits).ok(), got.map(|s| s.token));
+                assert_eq!(with_top.sample_with_top(&mut logits, 4, &mut top).ok(), got);
+                if got.is_some() {
+                    sampler.top_logprobs(&logits, 4, &mut same_top).unwrap();
+                    assert_eq!(top, same_top);
+                }
+                let want = reference.sample(&logits);
+                let bits = |s: Option<Sampled>| s.map(|s| (s.token, s.logprob.to_bits()));
+                assert_eq!(bits(got), bits(want), "round {round}, step {step}, {level:?}, shape {shape}, {n_vocab} tokens, {params:?}");
+                let Some(Sampled { token, .. }) = got else { break };
+                let token = TokenId(token.0 % 5);
+                for sampler in [&mut sampler, &mut token_only, &mut with_top] {
+                    sampler.accept(token);
+                }
+                reference.accept(token);
+            }
+        }
+    }
+}
+
+#[test]
+fn chains_of_any_order_agree_with_sorting_everything() {
+    agree_with_sorting(1500, 9000);
+}
+
+#[test]
+#[ignore = "long: two minutes of sorting large vocabularies"]
+fn chains_of_large_vocabularies_agree_with_sorting_everything() {
+    agree_with_sorting(400, 300_000);
 }
 
 fn counts(params: SamplingParams, logits: &[f32], n: usize) -> Vec<usize> {

@@ -84,6 +84,79 @@ pub(super) fn key(logit: f32, id: u32) -> u64 {
     u64::from(!ascending) << 32 | u64::from(id)
 }
 
+/// The logit of a key of [`key`]; of both zeros the positive one.
+#[inline(always)]
+fn logit(key: u64) -> f32 {
+    let ascending = !((key >> 32) as u32);
+    f32::from_bits(if ascending >> 31 == 1 { ascending & 0x7fff_ffff } else { !ascending })
+}
+
+/// Whether any of a stride's elements passes; without a branch for each.
+#[inline(always)]
+fn any(block: &[f32; STRIDE], passes: impl Fn(f32) -> bool) -> bool {
+    block.iter().fold(0, |any, &x| any | u32::from(passes(x))) != 0
+}
+
+/// By what candidates are put into order: rising distance of (logit - max) / temperature from `mean`.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Order {
+    max: f32,
+    temperature: f32,
+    mean: f32,
+    /// Whether the logit itself decides where ranks are equal, before the id.
+    by_logit: bool,
+}
+
+impl Order {
+    /// Falling logits, of which `max` is the largest.
+    pub(super) fn falling(max: f32) -> Order {
+        Order { max, temperature: 1.0, mean: 0.0, by_logit: true }
+    }
+
+    /// Rising distance of a token's surprise from the entropy. Surprise is ln(sum) - d with d = (logit - max) /
+    /// temperature, entropy its mean: they differ by mean(d) - d.
+    pub(super) fn typical(max: f32, temperature: f32, mean: f32) -> Order {
+        Order { max, temperature, mean, by_logit: false }
+    }
+
+    /// A number of at least 0 that never falls along the order.
+    #[inline(always)]
+    fn rank(self, logit: f32) -> f32 {
+        (self.mean - (logit - self.max) / self.temperature).abs()
+    }
+
+    #[inline(always)]
+    fn key(self, logit: f32, id: u32) -> u64 {
+        // The bits of floats that aren't negative are in their order.
+        if self.by_logit { key(logit, id) } else { u64::from(self.rank(logit).to_bits()) << 32 | u64::from(id) }
+    }
+}
+
+/// Buckets of equal parts of a range of ranks.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Spread {
+    order: Order,
+    lo: f32,
+    scale: f32,
+    last: f32,
+}
+
+impl Spread {
+    /// `n` buckets, at most 2^22, for ranks from `lo` to `hi`.
+    pub(super) fn new(order: Order, (lo, hi): (f32, f32), n: usize) -> Spread {
+        Spread { order, lo, scale: n as f32 / (hi - lo), last: (n - 1) as f32 }
+    }
+
+    #[inline(always)]
+    fn bucket(self, logit: f32) -> u32 {
+        let place = (self.order.rank(logit) - self.lo) * self.scale;
+        // Ranges without extent or end give NaN for their largest ranks, which belong into the last bucket.
+        let place = if place < self.last { place } else { self.last };
+        // Adding 2^23 leaves the nearest integer in the mantissa.
+        (place + 8_388_608.0).to_bits() & 0x007f_ffff
+    }
+}
+
 wide! {
     /// The maximum of `xs`, NaN where an element is NaN or +inf; -inf for none.
     fn checked_max(xs: &[f32]) -> f32 {
@@ -151,11 +224,20 @@ wide! {
         let mut lanes = [0.0f32; 16];
         let (x_blocks, x_rest) = xs.as_chunks::<16>();
         let (w_blocks, w_rest) = ws.as_chunks::<16>();
-        for (x, w) in x_blocks.iter().zip(w_blocks) {
-            for i in 0..16 {
-                // Without the select a banned token would give 0 * -inf.
-                let d = if w[i] > 0.0 { (x[i] - max) / temperature } else { 0.0 };
-                lanes[i] = w[i].mul_add(d, lanes[i]);
+        // Without the selects a banned token would give 0 * -inf. Division by 1 changes nothing but the time.
+        if temperature == 1.0 {
+            for (x, w) in x_blocks.iter().zip(w_blocks) {
+                for i in 0..16 {
+                    let d = if w[i] > 0.0 { x[i] - max } else { 0.0 };
+                    lanes[i] = w[i].mul_add(d, lanes[i]);
+                }
+            }
+        } else {
+            for (x, w) in x_blocks.iter().zip(w_blocks) {
+                for i in 0..16 {
+                    let d = if w[i] > 0.0 { (x[i] - max) / temperature } else { 0.0 };
+                    lanes[i] = w[i].mul_add(d, lanes[i]);
+                }
             }
         }
         for (lane, (&x, &w)) in lanes.iter_mut().zip(x_rest.iter().zip(w_rest)) {
@@ -165,56 +247,144 @@ wide! {
         math::sum16(&lanes)
     }
 
+    /// Whether all elements are at least `lo`.
+    fn all_reach(xs: &[f32], lo: f32) -> bool {
+        let (blocks, rest) = xs.as_chunks::<STRIDE>();
+        blocks.iter().all(|block| block.iter().fold(true, |all, &x| all & (x >= lo))) && rest.iter().all(|&x| x >= lo)
+    }
+
     /// Appends the keys of all elements in [lo, hi], in the order of ids.
     fn collect(xs: &[f32], lo: f32, hi: f32, keys: &mut Vec<u64>) -> () {
-        let mut visit = |start: usize, block: &[f32]| {
-            for (i, &x) in block.iter().enumerate() {
-                if x >= lo && x <= hi {
-                    keys.push(key(x, (start + i) as u32));
-                }
-            }
-        };
         let (blocks, rest) = xs.as_chunks::<STRIDE>();
         for (n, block) in blocks.iter().enumerate() {
-            if math::max16(block) >= lo {
-                visit(n * STRIDE, block);
+            if !any(block, |x| x >= lo) {
+                continue;
+            }
+            let mut found = [0u64; STRIDE];
+            let mut pass = [0u8; STRIDE];
+            for i in 0..STRIDE {
+                found[i] = key(block[i], (n * STRIDE + i) as u32);
+                pass[i] = u8::from((block[i] >= lo) & (block[i] <= hi));
+            }
+            // Whether an element passes is a coin's toss where many do: the place of the next is computed, not branched on.
+            let mut n_found = 0;
+            for i in 0..STRIDE {
+                found[n_found & (STRIDE - 1)] = found[i];
+                n_found += usize::from(pass[i]);
+            }
+            keys.extend_from_slice(&found[..n_found]);
+        }
+        for (i, &x) in rest.iter().enumerate() {
+            if x >= lo && x <= hi {
+                keys.push(key(x, (blocks.len() * STRIDE + i) as u32));
             }
         }
-        visit(blocks.len() * STRIDE, rest);
+    }
+
+    /// The sum of `xs`, in no order to rely on: use it where it is exact; and their minimum. No element is NaN.
+    fn sum_and_min(xs: &[f32]) -> (f64, f32) {
+        let mut sums = [0.0f64; 16];
+        let mut least = [f32::INFINITY; 16];
+        let (blocks, rest) = xs.as_chunks::<16>();
+        for block in blocks {
+            for i in 0..16 {
+                sums[i] += f64::from(block[i]);
+                least[i] = if block[i] < least[i] { block[i] } else { least[i] };
+            }
+        }
+        for (i, &x) in rest.iter().enumerate() {
+            sums[i] += f64::from(x);
+            least[i] = if x < least[i] { x } else { least[i] };
+        }
+        (sums.iter().sum(), least.iter().fold(f32::INFINITY, |a, &b| a.min(b)))
+    }
+
+    /// The logits of keys.
+    fn logits(keys: &[u64], out: &mut [f32]) -> () {
+        for (x, &key) in out.iter_mut().zip(keys) {
+            *x = logit(key);
+        }
+    }
+
+    /// The least and the largest rank of the keys' logits.
+    fn ranks(keys: &[u64], order: Order) -> (f32, f32) {
+        let (mut lo, mut hi) = ([f32::INFINITY; 16], [0.0f32; 16]);
+        let mut visit = |keys: &[u64]| {
+            for (i, &key) in keys.iter().enumerate() {
+                let rank = order.rank(logit(key));
+                lo[i] = if rank < lo[i] { rank } else { lo[i] };
+                hi[i] = if rank > hi[i] { rank } else { hi[i] };
+            }
+        };
+        let (blocks, rest) = keys.as_chunks::<16>();
+        blocks.iter().for_each(|block| visit(block));
+        visit(rest);
+        (lo.iter().fold(f32::INFINITY, |a, &b| a.min(b)), hi.iter().fold(0.0, |a, &b| a.max(b)))
+    }
+
+    /// Counts the keys of each bucket.
+    fn count(keys: &[u64], spread: Spread, counts: &mut [u32]) -> () {
+        for keys in keys.chunks(STRIDE) {
+            let mut buckets = [0; STRIDE];
+            for (bucket, &key) in buckets.iter_mut().zip(keys) {
+                *bucket = spread.bucket(logit(key));
+            }
+            for &bucket in &buckets[..keys.len()] {
+                counts[bucket as usize] += 1;
+            }
+        }
+    }
+
+    /// Puts the ids of the keys into their buckets: `places` holds where each begins, and then where it ends.
+    fn scatter(keys: &[u64], spread: Spread, places: &mut [u32], ids: &mut [u32]) -> () {
+        for keys in keys.chunks(STRIDE) {
+            let mut buckets = [0; STRIDE];
+            for (bucket, &key) in buckets.iter_mut().zip(keys) {
+                *bucket = spread.bucket(logit(key));
+            }
+            for (&bucket, &key) in buckets.iter().zip(keys) {
+                let place = &mut places[bucket as usize];
+                ids[*place as usize] = key as u32;
+                *place += 1;
+            }
+        }
+    }
+
+    /// Makes the keys of an order.
+    fn keys(ids: &[u32], xs: &[f32], order: Order, out: &mut [u64]) -> () {
+        for (out, &id) in out.iter_mut().zip(ids) {
+            *out = order.key(xs[id as usize], id);
+        }
     }
 
     /// Fills `keys` with the `k` smallest keys (largest logits) of the elements above -inf, in no order; k > 0.
     ///
     /// One pass with a rising threshold: `keys` holds up to [`top_k_room`] and is cut back to the best k when full.
+    /// From then on an element must exceed the worst of them: an equal one loses by its id, which is larger.
     fn top_k(xs: &[f32], k: usize, keys: &mut Vec<u64>) -> () {
         keys.clear();
         let full = top_k_room(k);
-        let mut worst = u64::MAX;
-        let mut lo = f32::MIN;
-        let mut visit = |start: usize, block: &[f32], lo: f32| {
+        let mut above = f32::NEG_INFINITY;
+        let mut visit = |start: usize, block: &[f32], above: f32| {
             for (i, &x) in block.iter().enumerate() {
-                if x >= lo {
-                    let key = key(x, (start + i) as u32);
-                    if key < worst {
-                        keys.push(key);
-                    }
+                if x > above {
+                    keys.push(key(x, (start + i) as u32));
                 }
             }
             if keys.len() + STRIDE <= full {
-                return lo;
+                return above;
             }
             keys.select_nth_unstable(k - 1);
             keys.truncate(k);
-            worst = keys[k - 1];
-            xs[worst as u32 as usize]
+            xs[keys[k - 1] as u32 as usize]
         };
         let (blocks, rest) = xs.as_chunks::<STRIDE>();
         for (n, block) in blocks.iter().enumerate() {
-            if math::max16(block) >= lo {
-                lo = visit(n * STRIDE, block, lo);
+            if any(block, |x| x > above) {
+                above = visit(n * STRIDE, block, above);
             }
         }
-        visit(blocks.len() * STRIDE, rest, lo);
+        visit(blocks.len() * STRIDE, rest, above);
         if keys.len() > k {
             keys.select_nth_unstable(k - 1);
             keys.truncate(k);
@@ -257,7 +427,23 @@ mod tests {
                     let mut top = Vec::new();
                     top_k(level, &xs, n.div_ceil(3), &mut top);
                     top.sort_unstable();
-                    (max.to_bits(), position(level, &xs, max), bits, keys, top)
+                    let mut decoded = vec![0.0; keys.len()];
+                    logits(level, &keys, &mut decoded);
+                    assert!(keys.iter().zip(&decoded).all(|(&key, &x)| x == xs[key as u32 as usize] && x.to_bits() != 1 << 31));
+                    let order = Order::typical(max, 0.7, -2.5);
+                    let range = ranks(level, &keys, order);
+                    let spread = Spread::new(order, range, 32);
+                    let mut places = vec![0; 32];
+                    count(level, &keys, spread, &mut places);
+                    let mut start = 0;
+                    for place in &mut places {
+                        (*place, start) = (start, start + *place);
+                    }
+                    let mut ids = vec![0; keys.len()];
+                    scatter(level, &keys, spread, &mut places, &mut ids);
+                    let mut ordered = vec![0; keys.len()];
+                    super::keys(level, &ids, &xs, order, &mut ordered);
+                    (max.to_bits(), position(level, &xs, max), bits, keys, top, range.0.to_bits(), range.1.to_bits(), ordered)
                 })
                 .collect();
             assert!(results.windows(2).all(|r| r[0] == r[1]), "{n} elements");

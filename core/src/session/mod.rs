@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 const SEQ: SeqId = SeqId(0);
 
 /// What a reply is made by.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct GenerateOptions {
     /// Most tokens of the reply; `None`: until the context ends.
     pub max_tokens: Option<usize>,
@@ -34,12 +34,34 @@ pub struct GenerateOptions {
     pub sampling: SamplingParams,
     /// Texts that end the reply and are not part of it.
     pub stops: Vec<String>,
-    /// Alternatives to report with each token.
+    /// Whether tokens come with their log-probabilities (default: yes), which cost a softmax over the vocabulary each.
+    pub logprobs: bool,
+    /// Alternatives to report with each token; more than none asks for `logprobs` too.
     pub top_logprobs: usize,
     /// Whether tokens that end a turn are text like any other.
     pub ignore_stop_ids: bool,
     /// What happens when the context is full.
     pub overflow: Overflow,
+}
+
+impl Default for GenerateOptions {
+    fn default() -> Self {
+        GenerateOptions {
+            max_tokens: None,
+            sampling: SamplingParams::default(),
+            stops: Vec::new(),
+            logprobs: true,
+            top_logprobs: 0,
+            ignore_stop_ids: false,
+            overflow: Overflow::default(),
+        }
+    }
+}
+
+impl GenerateOptions {
+    fn wants_logprobs(&self) -> bool {
+        self.logprobs || self.top_logprobs > 0
+    }
 }
 
 /// Why a reply ended.
@@ -85,8 +107,8 @@ pub enum Event<'a> {
     Token {
         /// Its id.
         id: TokenId,
-        /// Its log-probability before any sampler changed the logits.
-        logprob: f32,
+        /// Its log-probability before any sampler changed the logits; `None` where the options ask for none.
+        logprob: Option<f32>,
         /// The likeliest tokens with their log-probabilities, best first.
         top: &'a [(TokenId, f32)],
         /// Text that can be shown now: whole characters, nothing that may yet become a stop text; may be empty.
@@ -124,7 +146,7 @@ pub struct Completion {
     pub text: String,
     /// The tokens.
     pub ids: Vec<TokenId>,
-    /// Their log-probabilities.
+    /// Their log-probabilities; empty where the options ask for none.
     pub logprobs: Vec<f32>,
     /// What it took.
     pub stats: Stats,
@@ -266,7 +288,8 @@ impl Session {
             }
             stats.n_tokens += 1;
             let matched = text.push(chosen.token);
-            let event = Event::Token { id: chosen.token, logprob: chosen.logprob, top: &chooser.top, text: &text.shown };
+            let logprob = options.wants_logprobs().then_some(chosen.logprob);
+            let event = Event::Token { id: chosen.token, logprob, top: &chooser.top, text: &text.shown };
             if sink(event).is_break() {
                 break Finish::Cancelled;
             }
@@ -309,7 +332,7 @@ impl Session {
             match event {
                 Event::Token { id, logprob, text: delta, .. } => {
                     ids.push(id);
-                    logprobs.push(logprob);
+                    logprobs.extend(logprob);
                     text.push_str(delta);
                 }
                 Event::Text(delta) => text.push_str(delta),
@@ -432,6 +455,7 @@ impl Stats {
 #[derive(Debug)]
 struct Chooser {
     sampler: Sampler,
+    logprobs: bool,
     n_top: usize,
     top: Vec<(TokenId, f32)>,
     chosen: Option<Sampled>,
@@ -442,14 +466,15 @@ impl Chooser {
         let mut sampler = Sampler::new(options.sampling.clone(), n_vocab)?;
         prompt.iter().for_each(|&t| sampler.accept(t));
         let n_top = options.top_logprobs.min(n_vocab);
-        Ok(Chooser { sampler, n_top, top: Vec::with_capacity(n_top), chosen: None })
+        Ok(Chooser { sampler, logprobs: options.wants_logprobs(), n_top, top: Vec::with_capacity(n_top), chosen: None })
     }
 
     fn choose(&mut self, logits: &mut [f32]) -> Result<(), sampler::Error> {
-        if self.n_top > 0 {
-            self.sampler.top_logprobs(logits, self.n_top, &mut self.top)?;
-        }
-        let chosen = self.sampler.sample(logits)?;
+        let chosen = if self.logprobs {
+            self.sampler.sample_with_top(logits, self.n_top, &mut self.top)?
+        } else {
+            Sampled { token: self.sampler.sample_token(logits)?, logprob: f32::NAN }
+        };
         self.sampler.accept(chosen.token);
         self.chosen = Some(chosen);
         Ok(())

@@ -2,7 +2,7 @@
 #![allow(dead_code, reason = "each test program uses its part")]
 
 use selvedge_core::arch::Architecture;
-use selvedge_core::backend::{Backend, BackendError, CacheShape, Instance, LoadControl, ReferenceBackend, StepIo, f32_value};
+use selvedge_core::backend::{Backend, BackendError, CacheShape, Instance, ReferenceBackend, StepIo, f32_value, no_pack};
 use selvedge_core::cancel::CancelToken;
 use selvedge_core::graph::VerifiedGraph;
 use selvedge_core::ids::{SeqId, TokenId};
@@ -123,10 +123,8 @@ impl Model {
     }
 
     fn instance(&self, graph: &Arc<VerifiedGraph>, placement: &Placement, n_threads: usize) -> Result<Box<dyn Instance>, BackendError> {
-        let cancel = CancelToken::new();
-        let mut control = LoadControl { progress: &mut |_, _| {}, cancel: &cancel };
         let backend = ReferenceBackend { n_threads };
-        let loaded = backend.load(graph.clone(), 0..graph.nodes.len(), self.file.clone(), &mut control)?;
+        let loaded = backend.load(graph.clone(), 0..graph.nodes.len(), self.file.clone(), no_pack())?;
         loaded.instance(std::slice::from_ref(placement), CacheShape { elem: KvElem::F32, n_ctx: self.n_ctx })
     }
 }

@@ -12,7 +12,7 @@ use std::error::Error;
 fn session(path: &str, backend: &str, isa: Option<String>, kv: KvElem, n_ctx: usize) -> Result<Session, Box<dyn Error>> {
     let options = ModelOptions {
         plan: PlanOptions { n_ctx: Some(n_ctx), kv, max_wanted: 16, ..PlanOptions::default() },
-        backend: BackendOptions { backend: Some(backend.into()), isa, n_threads: 0 },
+        backend: BackendOptions { backend: Some(backend.into()), isa, ..BackendOptions::default() },
         ..ModelOptions::default()
     };
     Ok(Model::open(path.as_ref(), &options)?.session()?)

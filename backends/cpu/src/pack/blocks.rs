@@ -200,6 +200,15 @@ pub(super) fn lattice(ty: TensorType, b: &[u8], out: &mut Block) {
     }
 }
 
+/// The low four bits of a step's integers of row `r`.
+fn nibbles(q: &[u8], dst: &mut [u8], r: usize) {
+    for j in 0..4 {
+        for i in 0..4 {
+            dst[j * 64 + r * 4 + i] = q[4 * j + i] & 15 | q[16 + 4 * j + i] << 4;
+        }
+    }
+}
+
 /// Writes a block of row `r` that begins at column `col` into its tile.
 pub(super) fn scatter(block: &Block, quant: Quant, scales: Scales, col: usize, n_cols: usize, r: usize, dst: &mut [u8]) {
     let step_bytes = quant.step_bytes() + scales.step_bytes();
@@ -211,15 +220,20 @@ pub(super) fn scatter(block: &Block, quant: Quant, scales: Scales, col: usize, n
         let before = (step * STEP / SUPER + 1) * scales.super_bytes() + step * step_bytes;
         let q = &block.q[s * STEP..][..STEP];
         match quant {
-            Quant::Nibble { .. } | Quant::NibbleIq4 => {
-                for j in 0..4 {
-                    let at = before + j * 64 + r * 4;
-                    for i in 0..4 {
-                        dst[at + i] = q[4 * j + i] | q[16 + 4 * j + i] << 4;
-                    }
+            Quant::Nibble { .. } | Quant::NibbleIq4 => nibbles(q, &mut dst[before..], r),
+            Quant::Five { .. } => {
+                nibbles(q, &mut dst[before..], r);
+                for i in 0..4 {
+                    dst[before + 256 + r * 4 + i] = (0..8).fold(0, |bits, j| bits | (q[4 * j + i] >> 4 & 1) << j);
                 }
             }
-            Quant::Byte { .. } | Quant::Signed => {
+            Quant::Six { .. } => {
+                nibbles(q, &mut dst[before..], r);
+                for (at, i) in (0..8).map(|at| (256 + at / 4 * 64 + r * 4 + at % 4, at / 4 * 16 + at % 4)) {
+                    dst[before + at] = (0..4).fold(0, |bits, m| bits | (q[4 * m + i] >> 4 & 3) << (2 * m));
+                }
+            }
+            Quant::Signed => {
                 for j in 0..8 {
                     dst[before + j * 64 + r * 4..][..4].copy_from_slice(&q[4 * j..][..4]);
                 }

@@ -8,6 +8,8 @@
 //! super                     = d f16[16] (dmin f16[16])            scales of 256 columns
 //! step                      = q  (scales)
 //! q, nibble                 = 4 x 64 bytes: byte (j, r, i) holds column 4j + i of row r low, column 16 + 4j + i high
+//! q, 5 bits                 = nibbles, then 64 bytes: bit j of byte (r, i) is the highest of column 4j + i of row r
+//! q, 6 bits                 = nibbles, then 2 x 64 bytes: bits 2m and 2m + 1 of byte (p, r, i) are those of column 4(4p + m) + i
 //! q, byte                   = 8 x 64 bytes: byte (j, r, i) holds column 4j + i of row r
 //! scales, F16               = d f16[16] (m f16[16])               w = d, added minimum m
 //! scales, Super             = per group: sc i8[16], then per group: (mn u8[16])   w = d * sc, subtracted minimum dmin * mn
@@ -22,6 +24,9 @@
 //! To add a storage type: a row in [`ROWS`] that names its layout and a reader of one block.
 
 mod blocks;
+mod unpack;
+
+pub(crate) use unpack::unpack_row;
 
 use selvedge_core::backend::BackendError;
 use selvedge_core::ops::{WeightDecl, WeightRows};
@@ -44,10 +49,13 @@ pub(crate) enum Quant {
     },
     /// 4 bits, an index into the table of IQ4.
     NibbleIq4,
-    /// Unsigned bytes of at most `max`, value `q - offset`.
-    Byte {
-        /// Largest byte: products of that many can be summed in 16 bits a few times.
-        max: u8,
+    /// 5 bits, value `q - offset`.
+    Five {
+        /// Subtracted from every integer.
+        offset: i8,
+    },
+    /// 6 bits, value `q - offset`.
+    Six {
         /// Subtracted from every integer.
         offset: i8,
     },
@@ -102,7 +110,9 @@ impl Quant {
     pub(crate) const fn step_bytes(self) -> usize {
         match self {
             Quant::Nibble { .. } | Quant::NibbleIq4 => STEP * TILE / 2,
-            Quant::Byte { .. } | Quant::Signed => STEP * TILE,
+            Quant::Five { .. } => STEP * TILE / 8 * 5,
+            Quant::Six { .. } => STEP * TILE / 8 * 6,
+            Quant::Signed => STEP * TILE,
         }
     }
 }
@@ -181,14 +191,14 @@ macro_rules! rows {
 const ROWS: &[PackRow] = rows! {
     Q4_0: Quant::Nibble { offset: 8 }, Scales::F16 { min: false }, q4_0;
     Q4_1: Quant::Nibble { offset: 0 }, Scales::F16 { min: true }, q4_1;
-    Q5_0: Quant::Byte { max: 31, offset: 16 }, Scales::F16 { min: false }, q5_0;
-    Q5_1: Quant::Byte { max: 31, offset: 0 }, Scales::F16 { min: true }, q5_1;
+    Q5_0: Quant::Five { offset: 16 }, Scales::F16 { min: false }, q5_0;
+    Q5_1: Quant::Five { offset: 0 }, Scales::F16 { min: true }, q5_1;
     Q8_0: Quant::Signed, Scales::F16 { min: false }, q8_0;
     Q2_K: Quant::Nibble { offset: 0 }, Scales::Super { group: 16, min: true }, q2_k;
     Q3_K: Quant::Nibble { offset: 4 }, Scales::Super { group: 16, min: false }, q3_k;
     Q4_K: Quant::Nibble { offset: 0 }, Scales::Super { group: 32, min: true }, q4_k;
-    Q5_K: Quant::Byte { max: 31, offset: 0 }, Scales::Super { group: 32, min: true }, q5_k;
-    Q6_K: Quant::Byte { max: 63, offset: 32 }, Scales::Super { group: 16, min: false }, q6_k;
+    Q5_K: Quant::Five { offset: 0 }, Scales::Super { group: 32, min: true }, q5_k;
+    Q6_K: Quant::Six { offset: 32 }, Scales::Super { group: 16, min: false }, q6_k;
     IQ4_NL: Quant::NibbleIq4, Scales::F16 { min: false }, iq4_nl;
     IQ4_XS: Quant::NibbleIq4, Scales::Super { group: 32, min: false }, iq4_xs;
 };

@@ -100,4 +100,9 @@ impl Vector for Avx2 {
             _mm256_mul_ps(q, _mm256_cvtph_ps(scales))
         }
     }
+    #[inline(always)]
+    unsafe fn fetch(at: *const u8) {
+        // SAFETY: as above.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
+    }
 }

@@ -80,4 +80,9 @@ impl Vector for Avx512 {
             _mm512_mul_ps(q, _mm512_cvtph_ps(scales))
         }
     }
+    #[inline(always)]
+    unsafe fn fetch(at: *const u8) {
+        // SAFETY: as above.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
+    }
 }

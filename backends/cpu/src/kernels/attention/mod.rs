@@ -52,6 +52,9 @@ pub(crate) struct BlockArgs {
     pub scale: f32,
     /// Soft cap, or 0 for none.
     pub soft_cap: f32,
+    /// The layer's part of the page that the same thread takes next, or null where keys and values need no fetching ahead:
+    /// they come from memory where queries are few.
+    pub next: *const u8,
 }
 
 /// A kernel.
@@ -182,7 +185,7 @@ mod tests {
                                 .enumerate()
                                 .map(|(i, (out, q))| Query { q: q.as_ptr(), lo: first + i, hi: last - 5 * i, out: out.as_mut_ptr() })
                                 .collect();
-                            let args = BlockArgs { page: base, layout, head: 1, scale: 0.3, soft_cap };
+                            let args = BlockArgs { page: base, layout, head: 1, scale: 0.3, soft_cap, next: base };
                             // SAFETY: all buffers have the sizes of the layout.
                             unsafe { (kernels.block)(&args, &queries) };
                             let mut state = out[0].clone();

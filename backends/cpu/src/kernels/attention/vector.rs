@@ -31,6 +31,31 @@ pub(super) trait Vector {
     unsafe fn load_f16(from: *const u16) -> Self::V;
     /// Integers times their f16 scales: one scale for all, or one each.
     unsafe fn load_i8(from: *const i8, scales: *const u16, shared: bool) -> Self::V;
+    /// Asks for a cache line, which need not exist.
+    unsafe fn fetch(_: *const u8) {}
+}
+
+/// Cache lines that will be needed, asked for one at a time while others are worked on.
+struct Fetch {
+    at: *const u8,
+    left: usize,
+}
+
+impl Fetch {
+    /// A head's keys or values at an offset of a page; nothing where the page is null.
+    fn new(page: *const u8, offset: usize, n_bytes: usize) -> Fetch {
+        Fetch { at: page.wrapping_add(offset), left: if page.is_null() { 0 } else { n_bytes / 64 } }
+    }
+
+    #[inline(always)]
+    unsafe fn one<S: Vector>(&mut self) {
+        if self.left > 0 {
+            // SAFETY: the caller has the instruction set; the address need not exist.
+            unsafe { S::fetch(self.at) };
+            self.at = self.at.wrapping_add(64);
+            self.left -= 1;
+        }
+    }
 }
 
 /// Neighbouring elements of a head's keys or values as floats. `n`: elements before the scales; `idx`: of the first
@@ -78,6 +103,9 @@ pub(super) unsafe fn block<S: Vector, E: Load, const N: usize>(args: &BlockArgs,
     let lo = queries.iter().map(|q| q.lo).min().unwrap_or(0);
     let hi = queries.iter().map(|q| q.hi).max().unwrap_or(PAGE);
     let pair = 2 * S::LANES;
+    // The values while keys are read, and the next block's keys while values are.
+    let page = if args.next.is_null() { args.next } else { args.page };
+    let mut fetch = Fetch::new(page, layout.v_offset(args.head), PAGE * layout.elem.head_bytes(d_v));
     // As far as some query sees one of the positions.
     for p in (lo / pair * pair..hi).step_by(pair) {
         // SAFETY: d < d_k and p + pair <= 64 keep loads inside the head's keys, stores inside `s`.
@@ -87,6 +115,7 @@ pub(super) unsafe fn block<S: Vector, E: Load, const N: usize>(args: &BlockArgs,
                 let (idx, scale) = (d * PAGE + p, d / KV_BLOCK * PAGE + p);
                 let k0 = E::load::<S>(k, d_k * PAGE, idx, scale, false);
                 let k1 = E::load::<S>(k, d_k * PAGE, idx + S::LANES, scale + S::LANES, false);
+                fetch.one::<S>();
                 for (acc, query) in acc.iter_mut().zip(queries) {
                     let q = S::splat(*query.q.add(d));
                     *acc = [S::fma(k0, q, acc[0]), S::fma(k1, q, acc[1])];
@@ -106,15 +135,16 @@ pub(super) unsafe fn block<S: Vector, E: Load, const N: usize>(args: &BlockArgs,
             *query.out.add(1) = sum;
         }
     }
+    let mut fetch = Fetch::new(args.next, layout.k_offset(args.head), PAGE * layout.elem.head_bytes(d_k));
     let mut d = 0;
     while d + pair <= d_v {
         // SAFETY: d + pair <= d_v.
-        unsafe { values::<S, E, N, 2>(v, d_v, d, lo..hi, &s, queries) };
+        unsafe { values::<S, E, N, 2>(v, d_v, d, lo..hi, &s, queries, &mut fetch) };
         d += pair;
     }
     while d + S::LANES <= d_v {
         // SAFETY: d + LANES <= d_v.
-        unsafe { values::<S, E, N, 1>(v, d_v, d, lo..hi, &s, queries) };
+        unsafe { values::<S, E, N, 1>(v, d_v, d, lo..hi, &s, queries, &mut fetch) };
         d += S::LANES;
     }
     while d < d_v {
@@ -219,6 +249,7 @@ unsafe fn some<S: Vector, E: Load, const N: usize, const R: usize>(
 
 /// Weighted sums of `R` registers of features from `d` on.
 #[inline(always)]
+#[allow(clippy::too_many_arguments, reason = "what a block's inner loop works on")]
 unsafe fn values<S: Vector, E: Load, const N: usize, const R: usize>(
     v: *const u8,
     d_v: usize,
@@ -226,6 +257,7 @@ unsafe fn values<S: Vector, E: Load, const N: usize, const R: usize>(
     positions: std::ops::Range<usize>,
     s: &[[f32; PAGE]; N],
     queries: &[Query],
+    fetch: &mut Fetch,
 ) {
     // SAFETY: positions < 64 and d + R * LANES <= d_v keep loads inside the head's values, stores inside `out`.
     unsafe {
@@ -240,6 +272,7 @@ unsafe fn values<S: Vector, E: Load, const N: usize, const R: usize>(
         some::<S, E, N, R>(&mut acc, v, d_v, d, positions.start..all_lo, s, queries);
         for p in all_lo..all_hi {
             let x = features::<S, E, R>(v, d_v, d, p);
+            fetch.one::<S>();
             for (acc, s) in acc.iter_mut().zip(s) {
                 add::<S, R>(acc, x, s[p]);
             }

@@ -14,7 +14,7 @@
 //! intrinsics aren't stable. What remains below sixteen rows is the AVX-512 row's.
 
 use super::TileArgs;
-use super::avx512::{self, Byte, F16, F32, Nibble, NibbleIq4, ScaleKind, Signed, Super, Weights};
+use super::avx512::{self, F16, F32, Five, Nibble, NibbleIq4, ScaleKind, Signed, Six, Super, Weights};
 use crate::pack::{Layout, Quant, STEP, SUPER, Scales, TILE};
 use std::arch::asm;
 use std::arch::x86_64::*;

@@ -5,8 +5,8 @@
 //! (8 for nibbles, 4 for 5 bits, 2 for 6); signed weights go in as magnitude, with their sign moved to the activation,
 //! one at a time: 2 * 128 * 127 fits.
 
-use super::TileArgs;
 use super::scalar::IQ4_VALUES;
+use super::{AHEAD, FEW, TileArgs};
 use crate::pack::{Layout, Quant, STEP, SUPER, Scales, TILE};
 use std::arch::x86_64::*;
 
@@ -30,7 +30,8 @@ pub(super) trait Weights {
 
 pub(super) struct Nibble;
 pub(super) struct NibbleIq4;
-pub(super) struct Byte<const MAX: u8>;
+pub(super) struct Five;
+pub(super) struct Six;
 pub(super) struct Signed;
 
 #[inline]
@@ -71,14 +72,50 @@ impl Weights for NibbleIq4 {
     }
 }
 
-impl<const MAX: u8> Weights for Byte<MAX> {
-    const STEP_BYTES: usize = 512;
-    const SUMS: usize = 32_767 / (2 * 127 * MAX as usize);
+/// The bits from `at` on of every byte of a plane, `mask` at 4, over nibbles.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn with_high(nibble: __m256i, plane: __m256i, at: usize, mask: i8) -> __m256i {
+    let moved = match at {
+        0 => _mm256_slli_epi16::<4>(plane),
+        1 => _mm256_slli_epi16::<3>(plane),
+        2 => _mm256_slli_epi16::<2>(plane),
+        3 => _mm256_slli_epi16::<1>(plane),
+        5 => _mm256_srli_epi16::<1>(plane),
+        6 => _mm256_srli_epi16::<2>(plane),
+        7 => _mm256_srli_epi16::<3>(plane),
+        _ => plane,
+    };
+    _mm256_or_si256(nibble, _mm256_and_si256(moved, _mm256_set1_epi8(mask)))
+}
+
+/// Half `h` of the 64 bytes of a plane.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn plane(q: *const u8, p: usize, h: usize) -> __m256i {
+    // SAFETY: the caller's step holds the plane behind its 256 bytes of nibbles.
+    unsafe { _mm256_loadu_si256(q.add(256 + p * 64 + h * 32).cast()) }
+}
+
+impl Weights for Five {
+    const STEP_BYTES: usize = 320;
+    const SUMS: usize = 4;
     const SIGNED: bool = false;
     #[inline(always)]
     unsafe fn quad(q: *const u8, j: usize, h: usize) -> __m256i {
-        // SAFETY: j < 8 and h < 2 keep the load inside the 512 bytes of the step.
-        unsafe { _mm256_loadu_si256(q.add(j * 64 + h * 32).cast()) }
+        // SAFETY: the caller's promise; the step has one plane.
+        unsafe { with_high(nibble_quad(q, j, h), plane(q, 0, h), j, 0x10) }
+    }
+}
+
+impl Weights for Six {
+    const STEP_BYTES: usize = 384;
+    const SUMS: usize = 2;
+    const SIGNED: bool = false;
+    #[inline(always)]
+    unsafe fn quad(q: *const u8, j: usize, h: usize) -> __m256i {
+        // SAFETY: the caller's promise; the step has two planes, j < 8.
+        unsafe { with_high(nibble_quad(q, j, h), plane(q, j / 4, h), 2 * (j % 4), 0x30) }
     }
 }
 
@@ -88,7 +125,7 @@ impl Weights for Signed {
     const SIGNED: bool = true;
     #[inline(always)]
     unsafe fn quad(q: *const u8, j: usize, h: usize) -> __m256i {
-        // SAFETY: as for `Byte`.
+        // SAFETY: j < 8 and h < 2 keep the load inside the 512 bytes of the step.
         unsafe { _mm256_loadu_si256(q.add(j * 64 + h * 32).cast()) }
     }
 }
@@ -193,11 +230,10 @@ impl<const GROUP: usize, const MIN: bool> ScaleKind for F32<GROUP, MIN> {
 pub(super) trait Products {
     /// What is added to the operands of signed weights, and taken back through the activations' sums.
     const SIGNED_SHIFT: i32;
-    /// Sums of the products of a group, which begins at quad `first`, with `N` rows of activations `k` apart. `x`: the first
+    /// Sums of the products of a group, which begins at quad `FIRST`, with `N` rows of activations `k` apart. `x`: the first
     /// row at the step.
-    unsafe fn group<W: Weights, const QUADS: usize, const N: usize>(
+    unsafe fn group<W: Weights, const FIRST: usize, const QUADS: usize, const N: usize>(
         q: *const u8,
-        first: usize,
         x: *const i8,
         k: usize,
     ) -> [[__m256i; 2]; N];
@@ -211,9 +247,8 @@ struct Maddubs;
 impl Products for Maddubs {
     const SIGNED_SHIFT: i32 = 0;
     #[inline(always)]
-    unsafe fn group<W: Weights, const QUADS: usize, const N: usize>(
+    unsafe fn group<W: Weights, const FIRST: usize, const QUADS: usize, const N: usize>(
         q: *const u8,
-        first: usize,
         x: *const i8,
         k: usize,
     ) -> [[__m256i; 2]; N] {
@@ -227,14 +262,14 @@ impl Products for Maddubs {
         fn widen(isum: __m256i, sum16: __m256i) -> __m256i {
             _mm256_add_epi32(isum, _mm256_madd_epi16(sum16, _mm256_set1_epi16(1)))
         }
-        // SAFETY: the machine has AVX2; first + j < 8, and the N rows hold 32 columns from `x` on.
+        // SAFETY: the machine has AVX2; FIRST + j < 8, and the N rows hold 32 columns from `x` on.
         unsafe {
             let mut isum = [[_mm256_setzero_si256(); 2]; N];
             let mut sum16 = isum;
             for j in 0..QUADS {
-                let w = [W::quad(q, first + j, 0), W::quad(q, first + j, 1)];
+                let w = [W::quad(q, FIRST + j, 0), W::quad(q, FIRST + j, 1)];
                 for n in 0..N {
-                    let x = _mm256_set1_epi32(x.add(n * k + 4 * (first + j)).cast::<i32>().read_unaligned());
+                    let x = _mm256_set1_epi32(x.add(n * k + 4 * (FIRST + j)).cast::<i32>().read_unaligned());
                     for h in 0..2 {
                         let p = product(W::SIGNED, w[h], x);
                         sum16[n][h] = if j % W::SUMS == 0 { p } else { _mm256_add_epi16(sum16[n][h], p) };
@@ -317,14 +352,21 @@ pub(super) unsafe fn tile<P: Products, W: Weights, S: ScaleKind, const N: usize>
             // SAFETY: the tile holds the super scales before every eighth step.
             w = unsafe { w.add(S::SCALES.super_bytes()) };
         }
+        if N <= FEW {
+            for line in 0..(W::STEP_BYTES + S::SCALES.step_bytes()).div_ceil(64) {
+                // SAFETY: a fetch of an address that isn't there does nothing; the machine has the instruction.
+                unsafe { _mm_prefetch::<_MM_HINT_T0>(w.wrapping_add(AHEAD + line * 64).cast()) };
+            }
+        }
         // SAFETY: the scales follow the integers of the step; the rows hold the step's columns.
         let (scales, x) = unsafe { (w.add(W::STEP_BYTES), args.q.add(row * args.k + step * STEP)) };
         for g in 0..groups {
             // SAFETY: g < groups, and the N rows are there.
             let ((scale_w, minus_min), mut isum) = unsafe {
-                let isum = match groups {
-                    1 => P::group::<W, 8, N>(w, 0, x, args.k),
-                    _ => P::group::<W, 4, N>(w, 4 * g, x, args.k),
+                let isum = match (groups, g) {
+                    (1, _) => P::group::<W, 0, 8, N>(w, x, args.k),
+                    (_, 0) => P::group::<W, 0, 4, N>(w, x, args.k),
+                    _ => P::group::<W, 4, 4, N>(w, x, args.k),
                 };
                 (S::load(sup, scales, g), isum)
             };

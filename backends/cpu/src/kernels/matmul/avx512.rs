@@ -4,8 +4,8 @@
 //! `vpdpbusd` multiplies unsigned with signed bytes and sums four products in 32 bits without saturation. Weights are the
 //! unsigned side: signed ones are shifted by 128, which, like every offset, is taken back through the activations' sums.
 
-use super::TileArgs;
 use super::scalar::IQ4_VALUES;
+use super::{AHEAD, FEW, TileArgs};
 use crate::pack::{Layout, Quant, STEP, SUPER, Scales, TILE};
 use std::arch::x86_64::*;
 
@@ -24,7 +24,8 @@ pub(super) trait Weights {
 
 pub(super) struct Nibble;
 pub(super) struct NibbleIq4;
-pub(super) struct Byte<const MAX: u8>;
+pub(super) struct Five;
+pub(super) struct Six;
 pub(super) struct Signed;
 
 #[inline]
@@ -43,8 +44,8 @@ unsafe fn nibbles(q: *const u8) -> [__m512i; 8] {
 
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
-unsafe fn bytes(q: *const u8, flip: u8) -> [__m512i; 8] {
-    let flip = _mm512_set1_epi8(flip as i8);
+unsafe fn flipped(q: *const u8) -> [__m512i; 8] {
+    let flip = _mm512_set1_epi8(-128);
     let mut out = [flip; 8];
     for (j, out) in out.iter_mut().enumerate() {
         // SAFETY: the step holds 8 x 64 bytes.
@@ -81,13 +82,62 @@ impl Weights for NibbleIq4 {
     }
 }
 
-impl<const MAX: u8> Weights for Byte<MAX> {
-    const STEP_BYTES: usize = 512;
+/// The bits from `at` on of every byte of a plane, `mask` at 4, over nibbles.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
+fn with_high(nibble: __m512i, plane: __m512i, at: usize, mask: i8) -> __m512i {
+    let moved = match at {
+        0 => _mm512_slli_epi16::<4>(plane),
+        1 => _mm512_slli_epi16::<3>(plane),
+        2 => _mm512_slli_epi16::<2>(plane),
+        3 => _mm512_slli_epi16::<1>(plane),
+        5 => _mm512_srli_epi16::<1>(plane),
+        6 => _mm512_srli_epi16::<2>(plane),
+        7 => _mm512_srli_epi16::<3>(plane),
+        _ => plane,
+    };
+    // nibble | moved & mask
+    _mm512_ternarylogic_epi32::<0xf8>(nibble, moved, _mm512_set1_epi8(mask))
+}
+
+impl Weights for Five {
+    const STEP_BYTES: usize = 320;
     const SHIFT: i32 = 0;
     #[inline(always)]
     unsafe fn quads(q: *const u8) -> [__m512i; 8] {
+        #[inline]
+        #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
+        unsafe fn five(q: *const u8) -> [__m512i; 8] {
+            // SAFETY: the step holds 256 bytes of nibbles and 64 of high bits.
+            let (mut quads, plane) = unsafe { (nibbles(q), _mm512_loadu_si512(q.add(256).cast())) };
+            for (j, quad) in quads.iter_mut().enumerate() {
+                *quad = with_high(*quad, plane, j, 0x10);
+            }
+            quads
+        }
         // SAFETY: the caller's promise.
-        unsafe { bytes(q, 0) }
+        unsafe { five(q) }
+    }
+}
+
+impl Weights for Six {
+    const STEP_BYTES: usize = 384;
+    const SHIFT: i32 = 0;
+    #[inline(always)]
+    unsafe fn quads(q: *const u8) -> [__m512i; 8] {
+        #[inline]
+        #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
+        unsafe fn six(q: *const u8) -> [__m512i; 8] {
+            // SAFETY: the step holds 256 bytes of nibbles and twice 64 of high bits.
+            let (mut quads, planes) =
+                unsafe { (nibbles(q), [_mm512_loadu_si512(q.add(256).cast()), _mm512_loadu_si512(q.add(320).cast())]) };
+            for (j, quad) in quads.iter_mut().enumerate() {
+                *quad = with_high(*quad, planes[j / 4], 2 * (j % 4), 0x30);
+            }
+            quads
+        }
+        // SAFETY: the caller's promise.
+        unsafe { six(q) }
     }
 }
 
@@ -97,7 +147,7 @@ impl Weights for Signed {
     #[inline(always)]
     unsafe fn quads(q: *const u8) -> [__m512i; 8] {
         // SAFETY: the caller's promise.
-        unsafe { bytes(q, 0x80) }
+        unsafe { flipped(q) }
     }
 }
 
@@ -199,6 +249,16 @@ impl<const GROUP: usize, const MIN: bool> ScaleKind for F32<GROUP, MIN> {
 
 super::int_kernels!();
 
+/// Fetches as many bytes as a step takes, [`AHEAD`] of `w`.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn prefetch(w: *const u8, n_bytes: usize) {
+    for line in 0..n_bytes.div_ceil(64) {
+        // A fetch of an address that isn't there does nothing.
+        _mm_prefetch::<_MM_HINT_T0>(w.wrapping_add(AHEAD + line * 64).cast());
+    }
+}
+
 /// All rows of activations.
 pub(super) unsafe fn rows<W: Weights, S: ScaleKind>(args: &TileArgs, offset: i32) {
     // SAFETY: the caller's promise.
@@ -253,6 +313,9 @@ unsafe fn tile<W: Weights, S: ScaleKind, const N: usize, const SHIFTS: bool>(arg
             sup = w;
             // SAFETY: the tile holds the super scales before every eighth step.
             w = unsafe { w.add(S::SCALES.super_bytes()) };
+        }
+        if N <= FEW {
+            prefetch(w, W::STEP_BYTES + S::SCALES.step_bytes());
         }
         // SAFETY: the scales follow the integers of the step.
         let (q, scales) = unsafe { (W::quads(w), w.add(W::STEP_BYTES)) };
@@ -324,7 +387,11 @@ pub(super) unsafe fn run_float(args: &TileArgs, layout: Layout) {
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
 unsafe fn float_tile<const N: usize>(args: &TileArgs, layout: Layout, row: usize) -> usize {
     let mut acc = [_mm512_setzero_ps(); N];
+    let width = if layout == Layout::F32 { 4 } else { 2 };
     for c in 0..args.k {
+        if N <= FEW {
+            prefetch(args.w.wrapping_add(c * TILE * width), TILE * width);
+        }
         // SAFETY: column c of the tile: 16 elements.
         let w = unsafe {
             match layout {

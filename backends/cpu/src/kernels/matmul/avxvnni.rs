@@ -4,7 +4,7 @@
 //! activations' sums.
 
 use super::TileArgs;
-use super::avx2::{self, Byte, F16, F32, Nibble, NibbleIq4, Products, ScaleKind, Signed, Super, Weights};
+use super::avx2::{self, F16, F32, Five, Nibble, NibbleIq4, Products, ScaleKind, Signed, Six, Super, Weights};
 use crate::pack::{Layout, Quant, Scales};
 use std::arch::x86_64::*;
 
@@ -27,16 +27,15 @@ fn shifted(w: __m256i) -> __m256i {
 impl Products for Vnni {
     const SIGNED_SHIFT: i32 = 128;
     #[inline(always)]
-    unsafe fn group<W: Weights, const QUADS: usize, const N: usize>(
+    unsafe fn group<W: Weights, const FIRST: usize, const QUADS: usize, const N: usize>(
         q: *const u8,
-        first: usize,
         x: *const i8,
         k: usize,
     ) -> [[__m256i; 2]; N] {
-        // SAFETY: the machine has AVX-VNNI; first + j < 8, and the N rows hold 32 columns from `x` on.
+        // SAFETY: the machine has AVX-VNNI; j < 8, and the N rows hold 32 columns from `x` on.
         unsafe {
             let mut isum = [[_mm256_setzero_si256(); 2]; N];
-            for j in first..first + QUADS {
+            for j in FIRST..FIRST + QUADS {
                 let mut w = [W::quad(q, j, 0), W::quad(q, j, 1)];
                 if W::SIGNED {
                     w = [shifted(w[0]), shifted(w[1])];

@@ -12,7 +12,7 @@
 //! To add a kernel: a file for its instruction set and rows in its table; the tests below run every row of [`KERNELS`]
 //! that this machine can run against the scalar one.
 
-/// `takes_int` and `run_int` of an instruction set, over its own `Nibble`, `Byte`, ... and `rows`: one kernel a combination
+/// `takes_int` and `run_int` of an instruction set, over its own `Nibble`, `Five`, ... and `rows`: one kernel a combination
 /// of integers and scales that a storage type uses.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 macro_rules! int_kernels {
@@ -25,10 +25,10 @@ macro_rules! int_kernels {
             Quant::Nibble { .. }, Scales::Super { group: 16, min: false } => Nibble, Super<16, false>;
             Quant::NibbleIq4, Scales::F16 { min: false } => NibbleIq4, F16<false>;
             Quant::NibbleIq4, Scales::Super { group: 32, min: false } => NibbleIq4, Super<32, false>;
-            Quant::Byte { max: 0..=31, .. }, Scales::F16 { min: false } => Byte<31>, F16<false>;
-            Quant::Byte { max: 0..=31, .. }, Scales::F16 { min: true } => Byte<31>, F16<true>;
-            Quant::Byte { max: 0..=31, .. }, Scales::Super { group: 32, min: true } => Byte<31>, Super<32, true>;
-            Quant::Byte { max: 32..=63, .. }, Scales::Super { group: 16, min: false } => Byte<63>, Super<16, false>;
+            Quant::Five { .. }, Scales::F16 { min: false } => Five, F16<false>;
+            Quant::Five { .. }, Scales::F16 { min: true } => Five, F16<true>;
+            Quant::Five { .. }, Scales::Super { group: 32, min: true } => Five, Super<32, true>;
+            Quant::Six { .. }, Scales::Super { group: 16, min: false } => Six, Super<16, false>;
             Quant::Signed, Scales::F16 { min: false } => Signed, F16<false>;
             Quant::Signed, Scales::F32 { group: 32, min: false } => Signed, F32<32, false>;
             Quant::Signed, Scales::F32 { group: 32, min: true } => Signed, F32<32, true>;
@@ -53,7 +53,7 @@ macro_rules! int_kernels {
             let Layout::Int { quant, scales } = layout else { return };
             // The offset is subtracted through the sums of the activations.
             let offset = match quant {
-                Quant::Nibble { offset } | Quant::Byte { offset, .. } => i32::from(offset),
+                Quant::Nibble { offset } | Quant::Five { offset } | Quant::Six { offset } => i32::from(offset),
                 Quant::NibbleIq4 | Quant::Signed => 0,
             };
             match (quant, scales) {
@@ -82,6 +82,8 @@ mod neon_dotprod;
 #[cfg(target_arch = "aarch64")]
 mod neon_i8mm;
 mod scalar;
+
+pub(crate) use scalar::IQ4_VALUES;
 
 use crate::isa::Isa;
 use crate::pack::{Layout, TILE};
@@ -168,6 +170,14 @@ impl TileArgs {
         }
     }
 }
+
+/// Products of up to so many rows of activations wait for weights to come from memory: their kernels fetch ahead.
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "for vector rows"))]
+const FEW: usize = 4;
+/// How far ahead, bytes: what memory delivers to one core in its latency, several times over. The processor's own
+/// prefetchers stop at borders of 4 KiB.
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "for vector rows"))]
+const AHEAD: usize = 4096;
 
 /// A kernel.
 ///

@@ -26,7 +26,8 @@ pub(super) trait Weights {
 
 pub(super) struct Nibble;
 pub(super) struct NibbleIq4;
-pub(super) struct Byte<const MAX: u8>;
+pub(super) struct Five;
+pub(super) struct Six;
 pub(super) struct Signed;
 
 #[inline]
@@ -66,13 +67,52 @@ impl Weights for NibbleIq4 {
     }
 }
 
-impl<const MAX: u8> Weights for Byte<MAX> {
-    const STEP_BYTES: usize = 512;
-    const MAX: i32 = MAX as i32;
+/// The bits from `at` on of every byte of a plane, `mask` at 4, over nibbles.
+#[inline]
+#[target_feature(enable = "neon")]
+fn with_high(nibble: uint8x16_t, plane: uint8x16_t, at: usize, mask: u8) -> uint8x16_t {
+    let moved = match at {
+        0 => vshlq_n_u8::<4>(plane),
+        1 => vshlq_n_u8::<3>(plane),
+        2 => vshlq_n_u8::<2>(plane),
+        3 => vshlq_n_u8::<1>(plane),
+        5 => vshrq_n_u8::<1>(plane),
+        6 => vshrq_n_u8::<2>(plane),
+        7 => vshrq_n_u8::<3>(plane),
+        _ => plane,
+    };
+    vorrq_u8(nibble, vandq_u8(moved, vdupq_n_u8(mask)))
+}
+
+/// Rows 4h..4h+4 of the 64 bytes of a plane.
+#[inline(always)]
+unsafe fn plane(q: *const u8, p: usize, h: usize) -> uint8x16_t {
+    // SAFETY: the caller's step holds the plane behind its 256 bytes of nibbles.
+    unsafe { vld1q_u8(q.add(256 + p * 64 + h * 16)) }
+}
+
+impl Weights for Five {
+    const STEP_BYTES: usize = 320;
+    const MAX: i32 = 31;
     #[inline(always)]
     unsafe fn bytes(q: *const u8, j: usize, h: usize) -> uint8x16_t {
-        // SAFETY: j < 8 and h < 4 keep the load inside the 512 bytes of the step.
-        unsafe { vld1q_u8(q.add(j * 64 + h * 16)) }
+        // SAFETY: the caller's promise; the step has one plane.
+        unsafe { with_high(nibble(Nibble::bytes(q, j, h), j), plane(q, 0, h), j, 0x10) }
+    }
+    #[inline]
+    #[target_feature(enable = "neon")]
+    unsafe fn open(bytes: uint8x16_t, _: usize) -> int8x16_t {
+        vreinterpretq_s8_u8(bytes)
+    }
+}
+
+impl Weights for Six {
+    const STEP_BYTES: usize = 384;
+    const MAX: i32 = 63;
+    #[inline(always)]
+    unsafe fn bytes(q: *const u8, j: usize, h: usize) -> uint8x16_t {
+        // SAFETY: the caller's promise; the step has two planes, j < 8.
+        unsafe { with_high(nibble(Nibble::bytes(q, j, h), j), plane(q, j / 4, h), 2 * (j % 4), 0x30) }
     }
     #[inline]
     #[target_feature(enable = "neon")]
@@ -86,7 +126,7 @@ impl Weights for Signed {
     const MAX: i32 = 128;
     #[inline(always)]
     unsafe fn bytes(q: *const u8, j: usize, h: usize) -> uint8x16_t {
-        // SAFETY: as for `Byte`.
+        // SAFETY: j < 8 and h < 4 keep the load inside the 512 bytes of the step.
         unsafe { vld1q_u8(q.add(j * 64 + h * 16)) }
     }
     #[inline]

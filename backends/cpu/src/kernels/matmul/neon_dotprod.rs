@@ -3,7 +3,7 @@
 
 use super::TileArgs;
 use super::neon::{
-    Byte, Dot, F16, F32, FIRST_HALF, Nibble, NibbleIq4, SECOND_HALF, ScaleKind, Signed, Super, Weights, by_halves, tile as any_tile,
+    Dot, F16, F32, FIRST_HALF, Five, Nibble, NibbleIq4, SECOND_HALF, ScaleKind, Signed, Six, Super, Weights, by_halves, tile as any_tile,
 };
 use crate::pack::{Layout, Quant, Scales};
 use std::arch::aarch64::*;

@@ -73,18 +73,7 @@ fn unpack(q: &[u8], quant: Quant) -> [[i32; STEP]; TILE] {
     let mut out = [[0; STEP]; TILE];
     for (r, row) in out.iter_mut().enumerate() {
         for (c, v) in row.iter_mut().enumerate() {
-            *v = match quant {
-                Quant::Nibble { .. } | Quant::NibbleIq4 => {
-                    let byte = q[(c % 16) / 4 * 64 + r * 4 + c % 4];
-                    let code = if c < 16 { byte & 15 } else { byte >> 4 };
-                    match quant {
-                        Quant::Nibble { offset } => i32::from(code) - i32::from(offset),
-                        _ => i32::from(IQ4_VALUES[code as usize]),
-                    }
-                }
-                Quant::Byte { offset, .. } => i32::from(q[c / 4 * 64 + r * 4 + c % 4]) - i32::from(offset),
-                Quant::Signed => i32::from(q[c / 4 * 64 + r * 4 + c % 4] as i8),
-            };
+            *v = i32::from(quant.value(q, r, c));
         }
     }
     out
