@@ -2,7 +2,7 @@
 //! have in common stands here too: all but [`Dot`].
 //!
 //! Of 32 registers, accumulators and sums of one row of activations with a tile take 8, of four rows 32: more rows than two
-//! take the tile by halves, so that nothing is spilled. Weights are loaded and unpacked once for all rows of a pass.
+//! take the tile by halves, so that little is spilled. Weights are loaded and unpacked once for all rows of a pass.
 //!
 //! Without dot products, `smlal` adds products in 16 bits, one of each quad in a lane: 2 of signed bytes stay exact, 8 of up
 //! to 5 bits, 4 of 6 bits. Sums of neighbouring lanes are then taken in 32 bits.
