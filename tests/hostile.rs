@@ -6,7 +6,7 @@ mod support;
 use selvedge::{CancelToken, Model, ModelOptions, TokenId};
 use std::path::Path;
 use std::process::{Command, Output};
-use support::{Folder, cases, stderr, stdout};
+use support::{Folder, PACKS, cases, stderr, stdout};
 
 /// Address space of a run, KiB: more than what it may touch, and refused beyond.
 const MEMORY_KIB: u32 = 256 << 10;
@@ -31,7 +31,7 @@ fn arguments(stage: &str, file: &str, folder: &Folder) -> Option<Vec<String>> {
 fn bounded(args: &[String]) -> Output {
     let mut command = Command::new("sh");
     command.args(["-c", &format!("ulimit -v {MEMORY_KIB} && ulimit -t {SECONDS} && exec \"$0\" \"$@\""), env!("CARGO_BIN_EXE_selvedge")]);
-    command.args(args).output().expect("sh runs")
+    command.args(args).env(PACKS.0, PACKS.1).output().expect("sh runs")
 }
 
 #[cfg(not(unix))]

@@ -7,7 +7,7 @@
 
 use selvedge::{
     CancelToken, Error, Event, GenerateOptions, Limit, Mirostat, Model, ModelError, ModelOptions, Overflow, SamplingParams, SessionError,
-    StepError, TokenId,
+    StepError, TokenId, Weights,
 };
 use selvedge_tests::{GEMMA, SMOLLM2, Setup, case, in_own_process, real_model, status_bytes, synthetic, tiny_tokens};
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -182,8 +182,13 @@ fn loading_and_unloading_500_times_takes_no_more_each_time() {
 /// Opens a model and fills its context; compares the most anonymous memory with the plan, both ways: within 5 % and
 /// 8 MiB.
 fn check_plan(path: &Path, setup: Setup, tokens: &[TokenId]) {
+    check_plan_with(path, &setup.options(), tokens);
+}
+
+fn check_plan_with(path: &Path, options: &ModelOptions, tokens: &[TokenId]) {
     let name = path.file_name().unwrap().to_string_lossy();
-    let planned = selvedge::plan(path, &setup.options()).unwrap().plan.anonymous;
+    let n_ctx = options.plan.n_ctx.unwrap();
+    let planned = selvedge::plan(path, options).unwrap().plan.anonymous;
     let Some(before) = status_bytes("RssAnon") else { return };
     let (peak, done) = (AtomicU64::new(0), AtomicBool::new(false));
     let look = || peak.fetch_max(status_bytes("RssAnon").unwrap_or(0), Ordering::Relaxed);
@@ -194,18 +199,18 @@ fn check_plan(path: &Path, setup: Setup, tokens: &[TokenId]) {
                 std::thread::sleep(Duration::from_millis(3));
             }
         });
-        let model = setup.open(path);
+        let model = Model::open(path, options).unwrap();
         assert_eq!(model.plan().anonymous, planned, "{name}: what was planned is what is loaded");
         let mut session = model.session().unwrap();
         let sampling = SamplingParams { seed: Some(1), ..SamplingParams::default() };
         let options = GenerateOptions { sampling, top_logprobs: 5, ignore_stop_ids: true, ..GenerateOptions::default() };
         let stats = session
-            .generate(&tokens[..setup.n_ctx - 8], &options, &CancelToken::new(), &mut |_| {
+            .generate(&tokens[..n_ctx - 8], &options, &CancelToken::new(), &mut |_| {
                 look();
                 ControlFlow::Continue(())
             })
             .unwrap();
-        assert_eq!((stats.n_tokens, session.tokens().len()), (9, setup.n_ctx), "{name}: the context is full");
+        assert_eq!((stats.n_tokens, session.tokens().len()), (9, n_ctx), "{name}: the context is full");
         done.store(true, Ordering::Relaxed);
     });
     let (taken, total) = (peak.load(Ordering::Relaxed) - before, planned.total());
@@ -245,6 +250,41 @@ fn the_plan_tells_what_a_tiny_model_takes() {
     if in_own_process("the_plan_tells_what_a_tiny_model_takes") {
         let path = &path;
         check_plan(path, Setup { n_ctx: 256, max_wanted: 1, ..Setup::default() }, &tiny_tokens(256, 1));
+    }
+}
+
+/// With weights in a folder: while it is packed for the first time, and when it is there.
+fn check_plan_with_packs(name: &str, weights: Weights, n_threads: usize) {
+    let Some(path) = real_model(name) else { return };
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("memory-packs-{weights:?}-{n_threads}"));
+    let _ = std::fs::remove_dir_all(&dir);
+    let mut options = Setup { n_ctx: 256, n_threads, max_wanted: 1, ..Setup::default() }.options();
+    (options.plan.weights, options.packs.dir) = (weights, Some(dir.clone()));
+    for _ in 0..2 {
+        check_plan_with(&path, &options, &synthetic(256, None));
+    }
+    std::fs::remove_dir_all(dir).unwrap();
+}
+
+#[test]
+fn the_plan_tells_what_mapped_weights_take() {
+    if in_own_process("the_plan_tells_what_mapped_weights_take") {
+        check_plan_with_packs(SMOLLM2, Weights::Mapped, 2);
+    }
+}
+
+/// More threads hold more while they pack, and no plan tells of it.
+#[test]
+fn the_plan_tells_what_mapped_weights_take_on_many_threads() {
+    if in_own_process("the_plan_tells_what_mapped_weights_take_on_many_threads") {
+        check_plan_with_packs(SMOLLM2, Weights::Mapped, 32);
+    }
+}
+
+#[test]
+fn the_plan_tells_what_resident_weights_take() {
+    if in_own_process("the_plan_tells_what_resident_weights_take") {
+        check_plan_with_packs(SMOLLM2, Weights::Resident, 2);
     }
 }
 

@@ -5,6 +5,7 @@ use crate::models;
 use crate::os;
 use crate::output;
 use crate::progress::{Progress, Unit};
+use clap::builder::{OsStringValueParser, TypedValueParser as _};
 use clap::{Args, ValueEnum};
 use selvedge::{
     BackendOptions, CancelToken, GenerateOptions, KvElem, LoadStage, LoadedModel, MAX_THREADS, Mirostat, Model, ModelOptions, PackOptions,
@@ -136,7 +137,7 @@ fn cpus(text: &str) -> std::result::Result<Cpus, String> {
 #[derive(Debug, Args)]
 pub(crate) struct PackArgs {
     /// Where packed weights are kept; an empty name: nowhere [default: a folder of the user's cache]
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", value_parser = OsStringValueParser::new().map(PathBuf::from))]
     pack_dir: Option<PathBuf>,
 }
 

@@ -34,9 +34,14 @@ pub(crate) fn real(name: &str) -> Option<PathBuf> {
     None
 }
 
+/// Where the tests' packed weights are kept, instead of the user's own cache.
+pub(crate) const PACKS: (&str, &str) = ("SELVEDGE_PACKS", concat!(env!("CARGO_TARGET_TMPDIR"), "/cli-packs"));
+
 /// The command.
 pub(crate) fn selvedge() -> Command {
-    Command::new(env!("CARGO_BIN_EXE_selvedge"))
+    let mut command = Command::new(env!("CARGO_BIN_EXE_selvedge"));
+    command.env(PACKS.0, PACKS.1);
+    command
 }
 
 /// Runs the command with arguments.

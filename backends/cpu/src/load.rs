@@ -1,7 +1,7 @@
 //! Bringing weights into the packed form, on all threads.
 
 use crate::pack::{Packed, TILE, pack_row, pack_tile, unpack_row};
-use selvedge_core::backend::{BackendError, LoadControl, PackLayout, PackPiece, PackSink, TensorSource, pack_chunks};
+use selvedge_core::backend::{BackendError, LoadControl, PACK_CHUNK, PackLayout, PackPiece, PackSink, TensorSource, pack_chunks};
 use selvedge_core::cancel::CancelToken;
 use selvedge_core::graph::VerifiedGraph;
 use selvedge_core::ops::{Op, WeightId, WeightRows};
@@ -106,9 +106,6 @@ impl PackPlan {
     }
 }
 
-/// Threads that pack: each holds a chunk in memory, which no plan counts, and so many are as fast as any disk.
-const MOST_PACKERS: usize = 8;
-
 /// Packs everything, a chunk a task: a tile that two chunks share is packed for each.
 pub(crate) fn pack(
     graph: &VerifiedGraph,
@@ -124,6 +121,10 @@ pub(crate) fn pack(
     let next = AtomicUsize::new(0);
     let fault: Mutex<Option<BackendError>> = Mutex::new(None);
     let cancel = control.cancel;
+    // A thread holds a chunk, and a tile or vector that lies across its border.
+    let longest = sources.iter().map(|(range, source)| if let Source::Matrix(_, p) = source { p.tile_bytes() } else { range.len() }).max();
+    let per_thread = PACK_CHUNK + longest.unwrap_or(0);
+    let n_threads = n_threads.min(usize::try_from(control.memory).unwrap_or(usize::MAX) / per_thread);
     let work = |progress: &mut dyn FnMut(usize)| {
         let _env = FloatEnv::default_here();
         let mut chunk_bytes = Vec::new();
@@ -149,7 +150,7 @@ pub(crate) fn pack(
         }
     };
     std::thread::scope(|scope| {
-        for _ in 1..n_threads.min(MOST_PACKERS).min(chunks.len()) {
+        for _ in 1..n_threads.min(chunks.len()) {
             // With fewer threads than asked for, packing is slower and nothing else.
             let _ = std::thread::Builder::new().stack_size(512 << 10).spawn_scoped(scope, || work(&mut |_| {}));
         }
@@ -257,7 +258,6 @@ fn fill(
 mod tests {
     use super::*;
     use crate::pack::random;
-    use selvedge_core::backend::PACK_CHUNK;
     use selvedge_core::graph::Graph;
     use selvedge_core::ops::{Elem, Embed, MatMul, RmsNorm, Select, WeightDecl};
 
@@ -340,7 +340,7 @@ mod tests {
             let sink = Sink { phase, bytes: Mutex::new(vec![None; plan.n_bytes]) };
             let mut told = Vec::new();
             let mut tell = |done, total| told.push((done, total));
-            let mut control = LoadControl { progress: &mut tell, cancel: &CancelToken::new() };
+            let mut control = LoadControl { progress: &mut tell, cancel: &CancelToken::new(), memory: u64::MAX };
             pack(&graph, &plan, &tensors, n_threads, &sink, &mut control).unwrap();
             let got: Vec<u8> = sink.bytes.into_inner().unwrap().into_iter().map(|b| b.expect("every byte is written")).collect();
             let differs = got.iter().zip(&want).position(|(got, want)| got != want);
@@ -355,7 +355,7 @@ mod tests {
         let plan = PackPlan::new(&graph, 0..graph.nodes.len());
         let sink = Sink { phase: 0, bytes: Mutex::new(vec![None; plan.n_bytes]) };
         let cancel = CancelToken::new();
-        pack(&graph, &plan, &tensors, 2, &sink, &mut LoadControl { progress: &mut |_, _| {}, cancel: &cancel }).unwrap();
+        pack(&graph, &plan, &tensors, 2, &sink, &mut LoadControl { progress: &mut |_, _| {}, cancel: &cancel, memory: 0 }).unwrap();
         let mut bytes: Vec<u8> = sink.bytes.into_inner().unwrap().into_iter().flatten().collect();
         check(&graph, &plan, &bytes, &cancel).unwrap();
         let refused = |bytes: &[u8], name: &str| {

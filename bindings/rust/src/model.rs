@@ -206,7 +206,7 @@ pub fn pack_to(
         return Err(Error::CannotPack("the backend uses weights as they are"));
     }
     let mut tell = |done, total| progress(LoadStage::Pack, done, total);
-    let mut control = LoadControl { progress: &mut tell, cancel };
+    let mut control = LoadControl { progress: &mut tell, cancel, memory: u64::MAX };
     let file = planned.file.clone();
     file.write_packed(out, &layout, &mut control, &mut |sink, control| {
         backend.pack(&planned.graph, segment.nodes.clone(), &*planned.file, sink, control)

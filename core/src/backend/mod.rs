@@ -139,12 +139,14 @@ pub trait TensorSource: Send + Sync + std::fmt::Debug {
     fn tensor(&self, name: &str) -> &[u8];
 }
 
-/// Progress and cancel of a load.
+/// Progress, cancel and bounds of a load.
 pub struct LoadControl<'a> {
     /// Called with bytes done and in all.
     pub progress: &'a mut dyn FnMut(u64, u64),
     /// Stops the load between two tiles.
     pub cancel: &'a CancelToken,
+    /// Anonymous bytes that the work itself may take for a while; the least that it can do with is always allowed.
+    pub memory: u64,
 }
 
 impl std::fmt::Debug for LoadControl<'_> {

@@ -27,15 +27,17 @@ type Progress<'a> = &'a mut dyn FnMut(LoadStage, u64, u64);
 struct Part<'a> {
     planned: &'a Planned,
     segment: &'a Segment,
+    /// As [`LoadControl::memory`].
+    memory: u64,
     backend: Arc<dyn Backend>,
     layout: PackLayout,
 }
 
 impl<'a> Part<'a> {
-    fn of(planned: &'a Planned, segment: &'a Segment) -> Part<'a> {
+    fn of(planned: &'a Planned, segment: &'a Segment, memory: u64) -> Part<'a> {
         let backend = planned.backends[segment.backend_idx].clone();
         let layout = backend.pack_layout(&planned.graph, segment.nodes.clone());
-        Part { planned, segment, backend, layout }
+        Part { planned, segment, memory, backend, layout }
     }
 
     fn pack(&self, sink: &dyn PackSink, control: &mut LoadControl<'_>) -> Result<(), BackendError> {
@@ -63,7 +65,8 @@ impl<'a> Part<'a> {
             };
             progress(stage, done, total);
         };
-        let made = store.make(&self.planned.file, &self.layout, cancel, &mut tell, &mut |sink, control| self.pack(sink, control));
+        let made =
+            store.make(&self.planned.file, &self.layout, cancel, self.memory, &mut tell, &mut |sink, control| self.pack(sink, control));
         if let Ok(made) = &made {
             unusable = unusable.or(made.replaced.clone());
         }
@@ -75,7 +78,7 @@ impl<'a> Part<'a> {
     fn in_memory(&self, cancel: &CancelToken, progress: Progress<'_>) -> Result<PackBytes, BackendError> {
         let region = Mutex::new(Region::new(self.layout.n_bytes, true)?);
         let mut tell = |done, total| progress(LoadStage::Pack, done, total);
-        self.pack(&region, &mut LoadControl { progress: &mut tell, cancel })?;
+        self.pack(&region, &mut LoadControl { progress: &mut tell, cancel, memory: self.memory })?;
         Ok(Arc::new(region.into_inner().unwrap_or_else(PoisonError::into_inner)))
     }
 
@@ -90,7 +93,9 @@ impl<'a> Part<'a> {
 pub(super) fn bring(planned: &mut Planned, validate: bool, cancel: &CancelToken, progress: Progress<'_>) -> Result<Brought, LoadError> {
     let mut brought = Brought::default();
     for segment in planned.plan.segments.clone() {
-        let part = Part::of(planned, &segment);
+        // Keys, values and scratch are planned and not there yet.
+        let memory = planned.plan.anonymous.kv + planned.plan.anonymous.arena;
+        let part = Part::of(planned, &segment, memory);
         // Packing may begin again in memory when a disk turns out to be full: what was told stays told.
         let mut last = (LoadStage::Tokenizer, 0);
         let progress: Progress<'_> = &mut |stage, done, total| {
@@ -126,7 +131,7 @@ pub(super) fn bring(planned: &mut Planned, validate: bool, cancel: &CancelToken,
                 Err(KeepError::Place(reason)) => {
                     planned.pack_in_memory(&reason)?;
                     brought.notes.push(format!("packed weights can't be kept, they are packed in memory at every load: {reason}"));
-                    Part::of(planned, &segment).in_memory(cancel, progress)?
+                    Part::of(planned, &segment, memory).in_memory(cancel, progress)?
                 }
             }
         };
@@ -154,7 +159,7 @@ pub fn keep_packed(planned: &Planned, cancel: &CancelToken, progress: &mut dyn F
     let Some(store) = &planned.store else { return Err(unable("there is no folder for them".into())) };
     let mut kept = Kept::default();
     for segment in &planned.plan.segments {
-        let part = Part::of(planned, segment);
+        let part = Part::of(planned, segment, u64::MAX);
         if part.layout.n_bytes > 0 {
             let pack = part.keep(store, &mut kept.notes, cancel, progress).map_err(|error| match error {
                 KeepError::Backend(e) => e,

@@ -198,12 +198,14 @@ impl PackStore {
         }
     }
 
-    /// Makes a pack, or waits for the process that makes it. `progress`: what it is at, bytes done and in all.
+    /// Makes a pack, or waits for the process that makes it. `memory`: as [`LoadControl::memory`]; `progress`: what it is at,
+    /// bytes done and in all.
     pub(crate) fn make(
         &self,
         model: &ModelFile,
         layout: &PackLayout,
         cancel: &CancelToken,
+        memory: u64,
         progress: &mut dyn FnMut(Making, u64, u64),
         pack: PackInto<'_>,
     ) -> Result<Made, KeepError> {
@@ -229,7 +231,7 @@ impl PackStore {
             Found::Nothing => None,
         };
         remove_leftovers(&path);
-        let mut control = LoadControl { progress: &mut |done, total| progress(Making::Pack, done, total), cancel };
+        let mut control = LoadControl { progress: &mut |done, total| progress(Making::Pack, done, total), cancel, memory };
         let job = Job { model, source: &source, layout, ships: false };
         job.write(&path.with_extension(temporary_extension()), &path, &mut control, pack)?;
         if let Some(limit) = self.limit {
