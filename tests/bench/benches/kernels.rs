@@ -72,7 +72,7 @@ fn kernels(c: &mut Criterion) {
             if let Some(product) = Product::new(ty, isa, n_out, k, 1) {
                 let mut group = c.benchmark_group("gemv");
                 group.throughput(Throughput::Bytes(product.n_bytes() as u64)).sampling_mode(SamplingMode::Flat);
-                for n in 1..=threads {
+                for n in 1..=if isa == Isa::Scalar { 1 } else { threads } {
                     let workers = workers(&product, n);
                     let id = BenchmarkId::new(format!("{}/{ty}", product.kernel()), format!("threads={n}"));
                     group.bench_function(id, |b| b.iter(|| run(&product, &workers)));

@@ -9,6 +9,7 @@ use crate::system;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 /// A prompt, and tokens decoded behind it.
@@ -76,6 +77,9 @@ pub struct Comparison {
     peer_buffers: Vec<String>,
 }
 
+/// Tokens after which the engines' logits are compared.
+const N_AGREE: usize = 512;
+
 /// How near both engines' logits are after the same tokens.
 #[derive(Debug, Serialize)]
 struct Agreement {
@@ -96,37 +100,70 @@ pub fn ids(n: usize, n_vocab: usize) -> Vec<u32> {
 }
 
 #[cfg(feature = "peer")]
-fn agreement(peer: &mut dyn Engine, ours: &mut dyn Engine, ids: &[u32]) -> Result<Agreement> {
+fn agreement(peer: &[f32], ours: &[f32], n_ids: usize) -> Result<Agreement> {
     let log_softmax = |logits: &[f32]| -> Vec<f64> {
         let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
         let sum: f64 = logits.iter().map(|&x| f64::from(x - max).exp()).sum();
         logits.iter().map(|&x| f64::from(x - max) - sum.ln()).collect()
     };
     let best = |p: &[f64]| (0..p.len()).max_by(|&a, &b| p[a].total_cmp(&p[b]));
-    let p = log_softmax(&peer.logits(ids)?);
-    peer.rest(true);
-    let q = log_softmax(&ours.logits(ids)?);
+    let (p, q) = (log_softmax(peer), log_softmax(ours));
     if p.len() != q.len() {
         return Err("the engines have vocabularies of different sizes".into());
     }
     let kl = p.iter().zip(&q).map(|(p, q)| p.exp() * (p - q)).sum();
-    Ok(Agreement { n_ids: ids.len(), same_best: best(&p) == best(&q), kl })
+    Ok(Agreement { n_ids, same_best: best(&p) == best(&q), kl })
 }
 
+type Job = Box<dyn FnOnce(&mut dyn Engine) + Send>;
+
+/// An engine on a thread of its own. llama.cpp sets up a thread's tile registers once and relies on them for ever, so
+/// nothing else that uses AMX may run on its threads.
 struct Player {
     name: &'static str,
-    engine: Box<dyn Engine>,
     /// Whether it decodes, or prefills alone.
     decodes: bool,
+    jobs: mpsc::Sender<Job>,
 }
 
-/// One turn of an engine at a point.
-fn turn(player: &mut Player, point: Point, tokens: &[u32], series: &mut BTreeMap<String, BTreeMap<String, Series>>) -> Result<()> {
-    let decode = if player.decodes { point.decode } else { 0 };
-    if point.prompt == 0 && decode == 0 {
-        return Ok(());
+impl Player {
+    /// Opens an engine on its thread; with what `open` tells of it.
+    fn new<E: Engine + 'static, T: Send + 'static>(
+        name: &'static str,
+        decodes: bool,
+        open: impl FnOnce() -> Result<(E, T)> + Send + 'static,
+    ) -> Result<(Player, T)> {
+        let (jobs, queue) = mpsc::channel::<Job>();
+        let (opened, answer) = mpsc::channel();
+        std::thread::Builder::new().name(name.into()).spawn(move || match open() {
+            Err(error) => {
+                let _ = opened.send(Err(error));
+            }
+            Ok((mut engine, told)) => {
+                let _ = opened.send(Ok(told));
+                queue.into_iter().for_each(|job| job(&mut engine));
+            }
+        })?;
+        Ok((Player { name, decodes, jobs }, answer.recv()??))
     }
-    let engine = &mut *player.engine;
+
+    /// Runs something on the engine's thread and waits for it.
+    fn call<T: Send + 'static>(&self, work: impl FnOnce(&mut dyn Engine) -> Result<T> + Send + 'static) -> Result<T> {
+        let (done, answer) = mpsc::channel();
+        let job: Job = Box::new(move |engine| {
+            let _ = done.send(work(engine));
+        });
+        self.jobs.send(job).map_err(|_| "the engine's thread has ended")?;
+        answer.recv()?
+    }
+}
+
+/// Tokens, seconds and energy of what was measured in a turn, by its name.
+type Measured = Vec<(String, usize, f64, Option<f64>)>;
+
+/// One turn of an engine at a point.
+fn turn(engine: &mut dyn Engine, prompt: usize, decode: usize, tokens: &[u32]) -> Result<Measured> {
+    let mut found = Vec::new();
     engine.rest(false);
     // Wakes its threads and brings back what the other engine drove out of the caches.
     engine.clear()?;
@@ -137,33 +174,38 @@ fn turn(player: &mut Player, point: Point, tokens: &[u32], series: &mut BTreeMap
         let (energy, start) = (system::joules(), Instant::now());
         work()?;
         let seconds = start.elapsed().as_secs_f64();
-        let joules = energy.and_then(|before| Some(system::joules()? - before));
-        series.entry(what).or_default().entry(player.name.into()).or_default().add(n, seconds, joules);
+        found.push((what, n, seconds, energy.and_then(|before| Some(system::joules()? - before))));
         Ok(())
     };
-    if point.prompt > 0 {
-        measured(format!("prefill {}", point.prompt), point.prompt, &mut || engine.prefill(&tokens[..point.prompt]))?;
+    if prompt > 0 {
+        measured(format!("prefill {prompt}"), prompt, &mut || engine.prefill(&tokens[..prompt]))?;
     }
     if decode > 0 {
-        measured(format!("decode {decode} at {}", point.prompt), decode, &mut || {
-            tokens[point.prompt..][..decode].iter().try_for_each(|&id| engine.decode(id))
-        })?;
+        let ids = &tokens[prompt..][..decode];
+        measured(format!("decode {decode} at {prompt}"), decode, &mut || ids.iter().try_for_each(|&id| engine.decode(id)))?;
     }
     engine.rest(true);
-    Ok(())
+    Ok(found)
 }
 
 pub fn run(options: &Options) -> Result<Comparison> {
-    let longest = options.points.iter().map(|p| p.prompt + p.decode).max().unwrap_or(0).max(512) + 8;
+    let longest = options.points.iter().map(|p| p.prompt + p.decode).max().unwrap_or(0).max(N_AGREE) + 8;
     let how = How { isa: None, threads: options.threads, n_ctx: longest };
-    let ours = Ours::open(&options.model, &how)?;
-    let n_vocab = ours.n_vocab();
-    let tokens = ids(longest, n_vocab);
-    let costs = ours.costs();
+    let open = |name, decodes, how: How| {
+        let (model, depths) = (options.model.clone(), options.points.iter().map(|p| p.prompt + p.decode / 2).collect::<Vec<_>>());
+        Player::new(name, decodes, move || {
+            let ours = Ours::open(&model, &how)?;
+            let bytes: Vec<u64> = depths.iter().map(|&depth| ours.bytes_per_token(depth)).collect();
+            let told = (ours.isa(), ours.n_vocab(), ours.costs(), bytes);
+            Ok((ours, told))
+        })
+    };
+    let (ours, (isa, n_vocab, costs, bytes)) = open("selvedge", true, how.clone())?;
+    let tokens: Arc<[u32]> = ids(longest, n_vocab).into();
     let mut result = Comparison {
         threads: options.threads,
         rounds: options.rounds,
-        isa: BTreeMap::from([("selvedge".to_owned(), ours.isa())]),
+        isa: BTreeMap::from([("selvedge".to_owned(), isa)]),
         series: BTreeMap::new(),
         bandwidth: BTreeMap::new(),
         vnni_tops: Vec::new(),
@@ -176,27 +218,37 @@ pub fn run(options: &Options) -> Result<Comparison> {
         agreement: None,
         peer_buffers: Vec::new(),
     };
-    for p in options.points.iter().filter(|p| p.decode > 0) {
-        let bytes_per_token = ours.bytes_per_token(p.prompt + p.decode / 2);
+    for (p, bytes_per_token) in options.points.iter().zip(bytes).filter(|(p, _)| p.decode > 0) {
         result.bandwidth.insert(p.prompt, Limit { bytes_per_token, small: Vec::new(), huge: Vec::new() });
     }
     let most = result.bandwidth.values().map(|l| l.bytes_per_token).max().unwrap_or(0) as usize;
     let buffers = [Pages::Small, Pages::Huge].map(|pages| Buffer::new(most, pages));
 
-    let mut players = vec![Player { name: "selvedge", engine: Box::new(ours), decodes: true }];
+    let mut players = vec![ours];
     #[cfg(feature = "peer")]
     if options.with_peer {
-        let mut peer = llama::Peer::open(&options.model, options.threads, longest)?;
-        result.agreement = Some(agreement(&mut peer, &mut *players[0].engine, &tokens[..512])?);
+        let (model, threads) = (options.model.clone(), options.threads);
+        let (peer, buffers) = Player::new("llama.cpp", true, move || {
+            let peer = llama::Peer::open(&model, threads, longest)?;
+            let buffers = peer.buffers.clone();
+            Ok((peer, buffers))
+        })?;
+        let (ids, same) = (tokens.clone(), tokens.clone());
+        let theirs = peer.call(move |engine| {
+            let logits = engine.logits(&ids[..N_AGREE]);
+            engine.rest(true);
+            logits
+        })?;
+        let logits = players[0].call(move |engine| engine.logits(&same[..N_AGREE]))?;
+        result.agreement = Some(agreement(&theirs, &logits, N_AGREE)?);
         result.isa.insert("llama.cpp".into(), llama::features().join(" "));
-        result.peer_buffers = peer.buffers.clone();
-        players.push(Player { name: "llama.cpp", engine: Box::new(peer), decodes: true });
+        result.peer_buffers = buffers;
+        players.push(peer);
     }
     if let Some(isa) = &options.second_isa {
-        let mut second = Ours::open(&options.model, &How { isa: Some(isa.clone()), ..how.clone() })?;
-        second.logits(&tokens[..512])?;
-        result.isa.insert("selvedge second".into(), second.isa());
-        players.push(Player { name: "selvedge second", engine: Box::new(second), decodes: false });
+        let (second, told) = open("selvedge second", false, How { isa: Some(isa.clone()), ..how })?;
+        result.isa.insert("selvedge second".into(), told.0);
+        players.push(second);
     }
     let mapped = options.mapped.as_ref().map(|binary| Shipped {
         binary: binary.clone(),
@@ -204,6 +256,8 @@ pub fn run(options: &Options) -> Result<Comparison> {
         threads: options.threads,
         options: vec!["--weights".into(), "mapped".into()],
     });
+
+    let deepest = options.points.iter().filter(|p| p.decode > 0).map(|p| p.prompt).max();
 
     for round in 0..options.rounds {
         eprintln!("bench: round {} of {}", round + 1, options.rounds);
@@ -217,19 +271,27 @@ pub fn run(options: &Options) -> Result<Comparison> {
         let peaks = limits::peaks(options.threads);
         result.vnni_tops.extend(peaks.vnni);
         result.amx_tops.extend(peaks.amx);
-        for &point in &options.points {
-            // The first of a pair is the second of the next.
+        for &Point { prompt, decode } in &options.points {
+            // The first of a pair is the last of the next.
             players.reverse();
-            for player in &mut players {
-                turn(player, point, &tokens, &mut result.series)?;
+            for player in &players {
+                let decode = if player.decodes { decode } else { 0 };
+                // The second instruction set is there for comparison: its longest prompts would take a third of the time.
+                if prompt + decode == 0 || !player.decodes && prompt > 512 {
+                    continue;
+                }
+                let ids = tokens.clone();
+                for (what, n, seconds, joules) in player.call(move |engine| turn(engine, prompt, decode, &ids))? {
+                    result.series.entry(what).or_default().entry(player.name.into()).or_default().add(n, seconds, joules);
+                }
                 let (before, start) = (system::cpu_seconds(), Instant::now());
                 std::thread::sleep(Duration::from_millis(20));
                 let share = (system::cpu_seconds() - before) / start.elapsed().as_secs_f64();
                 result.idle_cpu = result.idle_cpu.max(share);
             }
-            if let Some(mapped) = mapped.as_ref().filter(|_| point.decode > 0) {
-                let rate = mapped.decode_rate(point.prompt, point.decode)?;
-                let what = format!("decode {} at {}", point.decode, point.prompt);
+            if let Some(mapped) = mapped.as_ref().filter(|_| decode > 0 && (prompt == 0 || Some(prompt) == deepest)) {
+                let rate = mapped.decode_rate(prompt, decode)?;
+                let what = format!("decode {decode} at {prompt}");
                 result.series.entry(what).or_default().entry("selvedge mapped".into()).or_default().tok_s.push(rate);
             }
         }

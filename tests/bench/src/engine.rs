@@ -16,6 +16,7 @@ pub trait Engine {
     /// Empties the context.
     fn clear(&mut self) -> Result<()>;
     /// Logits after the given tokens, from an empty context.
+    #[cfg(feature = "peer")]
     fn logits(&mut self, ids: &[u32]) -> Result<Vec<f32>>;
     /// Wakes its threads before its turn, or puts them to sleep after it.
     fn rest(&mut self, _asleep: bool) {}
@@ -116,6 +117,7 @@ impl Engine for Ours {
         Ok(())
     }
 
+    #[cfg(feature = "peer")]
     fn logits(&mut self, ids: &[u32]) -> Result<Vec<f32>> {
         self.clear()?;
         let mut found = Vec::new();

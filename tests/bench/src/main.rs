@@ -23,7 +23,7 @@ use serde_json::json;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
+type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
 fn points(text: &str) -> Result<Vec<Point>> {
     text.split(',')
