@@ -5,7 +5,9 @@ Everything here is computed from the record, so a report can be written again wi
 import statistics
 
 PEER = "llama.cpp"
-OURS, SECOND, MAPPED = "selvedge", "selvedge second", "selvedge mapped"
+OURS, SECOND, MAPPED, GREEDY = "selvedge", "selvedge second", "selvedge mapped", "selvedge greedy"
+# Place in the charts' list of colours.
+COLOURS = {OURS: 0, PEER: 1, SECOND: 2, MAPPED: 3}
 
 # Rows of the issue's table: label, phase, depth or prompt, whose turns, least ratio per model. The number of decoded tokens is
 # the record's; the one at depth 0 is 128.
@@ -15,6 +17,9 @@ TARGETS = [
     ("decode at depth 0", "decode", 0, OURS, {"SmolLM2": 1.25, "Gemma": 1.6, "Qwen": 1.5}),
     ("decode at depth 2048", "decode", 2048, OURS, {"SmolLM2": 2.0, "Gemma": 1.6, "Qwen": 1.5}),
     ("decode at depth 0, mapped", "decode", 0, MAPPED, {"SmolLM2": 1.25, "Gemma": 1.25, "Qwen": 1.2}),
+    ("decode at depth 2048, mapped", "decode", 2048, MAPPED, {"SmolLM2": 1.25, "Gemma": 1.25, "Qwen": 1.2}),
+    # No target of its own: what the command gives, sampling and text included, and whatever it need not read.
+    ("decode at depth 0, `selvedge bench`", "decode", 0, GREEDY, {}),
 ]
 DECODE_SHARE = 0.85
 THREAD_SHARE = 0.85
@@ -152,13 +157,13 @@ def other_targets(record):
 
 def speed_table(model, threads):
     compare = model["compare"][threads]
-    second = compare["isa"].get(SECOND)
-    has_mapped = any(MAPPED in engines for engines in compare["series"].values())
-    head = ["tok/s", f"Selvedge {compare['isa'][OURS]}", *([f"Selvedge {second}"] if second else []), *(["Selvedge mapped"] if has_mapped else []), PEER, "ratio"]
-    rows = [head]
+    used = {engine for engines in compare["series"].values() for engine in engines}
+    names = {OURS: f"Selvedge {compare['isa'][OURS]}", SECOND: f"Selvedge {compare['isa'].get(SECOND)}", MAPPED: "Selvedge mapped",
+             GREEDY: "`selvedge bench`", PEER: PEER}
+    engines = [engine for engine in names if engine in used]
+    rows = [["tok/s", *[names[e] for e in engines], "ratio"]]
     for phase in ("prefill", "decode"):
         for at in points(compare, phase):
-            engines = [OURS, *([SECOND] if second else []), *([MAPPED] if has_mapped else []), PEER]
             cells = [short_spread(rates(compare, phase, at, e)) for e in engines]
             rows.append([series_key(compare, phase, at), *cells, spread(pair_ratios(compare, phase, at, OURS), "{:.2f}")])
     return rows
@@ -172,8 +177,8 @@ def memory_table(record):
     rows = [["", "engine", "open, ms", "first token, ms", "peak anonymous, MiB", "of it in huge pages", "peak mapped, MiB"]]
     for name, model in record["models"].items():
         for engine, found in (model.get("alone") or {}).items():
-            rows.append([name, engine, short_spread(found["open_ms"]), short_spread(found["first_token_ms"]), mib(found["peak_anon"]),
-                         mib(found["anon_huge"]), mib(found["peak_mapped"])])
+            rows.append([name, engine, short_spread(found["open_ms"]), short_spread(found.get("first_token_ms")), mib(found["peak_anon"]),
+                         mib(found.get("anon_huge")), mib(found["peak_mapped"])])
     return rows
 
 
@@ -387,8 +392,9 @@ def report(record, notes):
         "core from whoever measures next; they are put to sleep between turns (`ggml_threadpool_pause`). What the process burns while nobody "
         f"has the turn is measured: at most {idle:.1%} of a core. "
         "Before each measurement an engine computes two tokens, so that its threads are awake and the caches its own. "
-        "Opening and memory are measured in processes of their own"
-        + (", and so is `--weights mapped`, through the shipped command, with greedy sampling and text. " if "mapped" in record["weights_options"] else ". ")
+        "Opening and memory are measured in processes of their own. "
+        "So is the command as it is shipped (`selvedge bench`), with greedy sampling and text"
+        + (", and so are mapped weights, by its `--weights mapped`. " if "mapped" in record["weights_options"] else ". ")
         + "llama.cpp is compiled with `-march=native`, Selvedge without, as it is shipped. Figures of different runs are not comparable: the "
         "machine may be shared, and moves by tens of percent.\n"
     )
@@ -423,35 +429,32 @@ def charts(record):
     foot = f"{record['host']['cpu']}; medians of {record['rounds']} pairs of turns, {record['date'][:10]}"
     found = []
     groups = []
-    names = {OURS: "Selvedge", SECOND: "Selvedge, second instruction set", MAPPED: "Selvedge, weights mapped"}
-    series = [OURS, SECOND, MAPPED]
     used = set()
     for name, model in record["models"].items():
-        threads = most_threads(model)
-        compare = model["compare"][threads]
+        compare = model["compare"][most_threads(model)]
         for phase, at in (("prefill", 512), ("decode", 0), ("decode", 2048)):
             bars = []
-            for engine in series:
+            for engine in (OURS, SECOND, MAPPED):
                 if ratios := pair_ratios(compare, phase, at, engine):
                     used.add(engine)
                     text = f"{median(ratios):.2f}x, {median(rates(compare, phase, at, engine)):.0f} tok/s"
-                    bars.append({"series": series.index(engine) * (2 if engine == SECOND else 1) if engine != MAPPED else 3, "value": median(ratios),
-                                 "low": min(ratios), "high": max(ratios), "text": text})
+                    bars.append({"series": COLOURS[engine], "value": median(ratios), "low": min(ratios), "high": max(ratios), "text": text})
             if bars:
                 groups.append({"label": f"{name}, {series_key(compare, phase, at)}", "bars": bars})
-    threads = most_threads(next(iter(record["models"].values())))
-    labels = [names[OURS], f"{record['peer_name']} is 1", names[SECOND], names[MAPPED]]
-    shown = 4 if MAPPED in used else 3 if SECOND in used else 2
+    model = next(iter(record["models"].values()))
+    threads = most_threads(model)
+    second = model["compare"][threads]["isa"].get(SECOND)
+    labels = {OURS: "Selvedge", PEER: f"{record['peer_name']}: the line at 1", SECOND: f"Selvedge, {second}", MAPPED: "Selvedge, weights mapped"}
     found.append({"kind": "bars", "file": "speed.svg", "title": f"Times the speed of {record['peer_name']}, {threads} threads", "foot": foot, "mark": 1.0,
-                  "series": labels[:shown], "groups": groups})
+                  "series": [label if engine in used or engine == PEER else "" for engine, label in labels.items()], "groups": groups})
     panels = []
     for name, model in record["models"].items():
         compare = model["compare"][most_threads(model)]
         lines = []
-        for index, (engine, label) in enumerate(((OURS, "Selvedge"), (PEER, PEER))):
+        for engine, label in ((OURS, "Selvedge"), (PEER, PEER)):
             values = [[depth, median(rates(compare, "decode", depth, engine))] for depth in points(compare, "decode") if rates(compare, "decode", depth, engine)]
             if values:
-                lines.append({"label": label, "series": index, "points": values})
+                lines.append({"label": label, "series": COLOURS[engine], "points": values})
         panels.append({"title": name, "lines": lines})
     found.append({"kind": "lines", "file": "speed-depth.svg", "title": f"Decode by depth, tokens a second, {threads} threads", "foot": foot,
                   "x": "tokens in the context", "panels": panels})

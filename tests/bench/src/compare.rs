@@ -27,8 +27,10 @@ pub struct Options {
     pub points: Vec<Point>,
     /// A second instruction set of Selvedge, whose prefill is measured too.
     pub second_isa: Option<String>,
-    /// The command, where `--weights mapped` is to be measured through it.
-    pub mapped: Option<String>,
+    /// The command, whose decode is measured too, sampling and text included.
+    pub shipped: Option<String>,
+    /// Whether the command is measured with `--weights mapped` besides.
+    pub mapped: bool,
     pub with_peer: bool,
 }
 
@@ -250,13 +252,17 @@ pub fn run(options: &Options) -> Result<Comparison> {
         result.isa.insert("selvedge second".into(), told.0);
         players.push(second);
     }
-    let mapped = options.mapped.as_ref().map(|binary| Shipped {
-        binary: binary.clone(),
-        model: options.model.to_string_lossy().into_owned(),
-        threads: options.threads,
-        options: vec!["--weights".into(), "mapped".into()],
-    });
-
+    let shipped = |name: &'static str, more: &[&str]| {
+        options.shipped.as_ref().map(|binary| Shipped {
+            name,
+            binary: binary.clone(),
+            model: options.model.to_string_lossy().into_owned(),
+            threads: options.threads,
+            options: more.iter().map(|&word| word.to_owned()).collect(),
+        })
+    };
+    let greedy = shipped("selvedge greedy", &[]);
+    let mapped = if options.mapped { shipped("selvedge mapped", &["--weights", "mapped"]) } else { None };
     let deepest = options.points.iter().filter(|p| p.decode > 0).map(|p| p.prompt).max();
 
     for round in 0..options.rounds {
@@ -289,10 +295,13 @@ pub fn run(options: &Options) -> Result<Comparison> {
                 let share = (system::cpu_seconds() - before) / start.elapsed().as_secs_f64();
                 result.idle_cpu = result.idle_cpu.max(share);
             }
-            if let Some(mapped) = mapped.as_ref().filter(|_| decode > 0 && (prompt == 0 || Some(prompt) == deepest)) {
-                let rate = mapped.decode_rate(prompt, decode)?;
+            // A process for each, which opens the model: where a claim stands on it.
+            let greedy = greedy.iter().filter(|_| prompt == 0);
+            let mapped = mapped.iter().filter(|_| prompt == 0 || Some(prompt) == deepest);
+            for command in greedy.chain(mapped).filter(|_| decode > 0) {
+                let rate = command.decode_rate(prompt, decode)?;
                 let what = format!("decode {decode} at {prompt}");
-                result.series.entry(what).or_default().entry("selvedge mapped".into()).or_default().tok_s.push(rate);
+                result.series.entry(what).or_default().entry(command.name.into()).or_default().tok_s.push(rate);
             }
         }
     }

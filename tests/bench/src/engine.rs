@@ -126,10 +126,11 @@ impl Engine for Ours {
     }
 }
 
-/// Selvedge's command, a process for each measurement: what the library's options don't say yet, and what is shipped,
-/// with greedy sampling and text.
+/// Selvedge's command as it is shipped, a process for each measurement: with greedy sampling, text, and its own options.
 #[derive(Debug, Clone)]
 pub struct Shipped {
+    /// Name in the results.
+    pub name: &'static str,
     pub binary: String,
     pub model: String,
     pub threads: usize,

@@ -2,7 +2,7 @@
 
 use selvedge_backend_cpu::Isa;
 use serde::Serialize;
-use std::sync::Barrier;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 /// Kind of the pages that are read.
@@ -125,16 +125,35 @@ fn median(mut xs: Vec<f64>) -> f64 {
     (xs[xs.len() / 2] + xs[(xs.len() - 1) / 2]) / 2.0
 }
 
+/// Threads meet here. They spin: a sleeper's way back would be counted as reading time, some percent of a small buffer's.
+struct Meeting {
+    threads: usize,
+    arrived: AtomicUsize,
+}
+
+impl Meeting {
+    fn wait(&self) {
+        let mine = self.arrived.fetch_add(1, Ordering::AcqRel);
+        let all = (mine / self.threads + 1) * self.threads;
+        let mut spins = 0_u32;
+        while self.arrived.load(Ordering::Acquire) < all {
+            spins += 1;
+            // On a machine that is not idle the other may be waiting for this very core.
+            if spins.is_multiple_of(100_000) { std::thread::yield_now() } else { std::hint::spin_loop() }
+        }
+    }
+}
+
 /// Runs `work` on every thread at once, `passes` times after one that isn't counted, and returns the seconds of each pass.
 fn together(threads: usize, passes: usize, work: impl Fn(usize) + Sync) -> Vec<f64> {
-    let barrier = Barrier::new(threads);
+    let meeting = Meeting { threads, arrived: AtomicUsize::new(0) };
     let pass = |thread: usize| {
         let mut times = Vec::new();
         for _ in 0..=passes {
-            barrier.wait();
+            meeting.wait();
             let start = Instant::now();
             work(thread);
-            barrier.wait();
+            meeting.wait();
             times.push(start.elapsed().as_secs_f64());
         }
         times.split_off(1)

@@ -2,7 +2,7 @@
 //! machine could do. Prints one JSON object; `scripts/bench-report` runs it and writes the report.
 //!
 //! ```text
-//! selvedge-bench compare -m MODEL [-t 2] [-r 5] [--points P:N,P:N...] [--second-isa ISA] [--mapped SELVEDGE] [--no-peer]
+//! selvedge-bench compare -m MODEL [-t 2] [-r 5] [--points P:N,P:N...] [--second-isa ISA] [--shipped SELVEDGE [--mapped]] [--no-peer]
 //! selvedge-bench alone ENGINE -m MODEL [-t 2]       ENGINE: selvedge or llama.cpp
 //! selvedge-bench limits [-t 2] [--bytes N]          read bandwidth and integer peaks
 //! selvedge-bench info                               builds, instruction sets
@@ -42,7 +42,8 @@ fn run() -> Result<()> {
         rounds: 5,
         points: points("0:128,128:0,512:64,2048:64")?,
         second_isa: None,
-        mapped: None,
+        shipped: None,
+        mapped: false,
         with_peer: cfg!(feature = "peer"),
     };
     let mut n_bytes = 256 << 20;
@@ -55,7 +56,8 @@ fn run() -> Result<()> {
             "-r" => options.rounds = value()?.parse::<usize>()?.max(1),
             "--points" => options.points = points(&value()?)?,
             "--second-isa" => options.second_isa = Some(value()?),
-            "--mapped" => options.mapped = Some(value()?),
+            "--shipped" => options.shipped = Some(value()?),
+            "--mapped" => options.mapped = true,
             "--bytes" => n_bytes = value()?.parse()?,
             "--no-peer" => options.with_peer = false,
             flag if flag.starts_with('-') => return Err(format!("unknown argument {flag}").into()),

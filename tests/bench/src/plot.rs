@@ -92,7 +92,7 @@ fn bars(path: &Path, title: &str, foot: &str, mark: Option<f64>, series: &[Strin
     root.fill(&WHITE)?;
     root.draw(&Text::new(title.to_owned(), (16, 12), style(16, &INK, HPos::Left, VPos::Top)))?;
     let mut x = 16;
-    for (name, colour) in series.iter().zip(COLOURS) {
+    for (name, colour) in series.iter().zip(COLOURS).filter(|(name, _)| !name.is_empty()) {
         root.draw(&Rectangle::new([(x, 36), (x + 11, 47)], colour.filled()))?;
         root.draw(&Text::new(name.clone(), (x + 16, 42), style(12, &INK, HPos::Left, VPos::Center)))?;
         x += 30 + 7 * name.chars().count() as i32;
