@@ -65,6 +65,11 @@ def short_spread(xs):
     return spread(xs, "{:.0f}" if xs and median(xs) >= 100 else "{:.1f}")
 
 
+def short_name(name):
+    """Without the storage type: room in a chart is short."""
+    return name.rsplit(" ", 1)[0]
+
+
 def least(name, targets):
     return next((value for word, value in targets.items() if name.startswith(word)), None)
 
@@ -440,7 +445,7 @@ def charts(record):
                     text = f"{median(ratios):.2f}x, {median(rates(compare, phase, at, engine)):.0f} tok/s"
                     bars.append({"series": COLOURS[engine], "value": median(ratios), "low": min(ratios), "high": max(ratios), "text": text})
             if bars:
-                groups.append({"label": f"{name}, {series_key(compare, phase, at)}", "bars": bars})
+                groups.append({"label": f"{short_name(name)}, {series_key(compare, phase, at)}", "bars": bars})
     model = next(iter(record["models"].values()))
     threads = most_threads(model)
     second = model["compare"][threads]["isa"].get(SECOND)
@@ -463,13 +468,13 @@ def charts(record):
         threads = most_threads(model)
         for depth in points(model["compare"][threads], "decode"):
             if share := decode_share(model, threads, depth):
-                groups.append({"label": f"{name}, decode at {depth}", "bars": [{"series": 0, "value": share[2], "low": share[2], "high": share[2],
+                groups.append({"label": f"{short_name(name)}, decode at {depth}", "bars": [{"series": 0, "value": share[2], "low": share[2], "high": share[2],
                                "text": f"{share[2]:.0%}: {share[0]:.1f} of {share[1]:.1f} GB/s"}]})
         for engine in (OURS, SECOND):
             if share := prefill_share(model, threads, 512, engine):
                 isa = model["compare"][threads]["isa"][engine]
-                groups.append({"label": f"{name}, prefill 512, {isa}", "bars": [{"series": 2, "value": share[2], "low": share[2], "high": share[2],
+                groups.append({"label": f"{short_name(name)}, prefill 512, {isa}", "bars": [{"series": 2, "value": share[2], "low": share[2], "high": share[2],
                                "text": f"{share[2]:.0%}: {share[0]:.2f} of {share[1]:.2f} TOPS"}]})
-    found.append({"kind": "bars", "file": "roofline.svg", "title": "Share of what the machine allows", "foot": foot, "mark": 1.0,
+    found.append({"kind": "bars", "file": "roofline.svg", "title": "Share of what the machine allows", "foot": foot, "mark": None,
                   "series": ["decode, of the read bandwidth", "", "prefill, of the integer peak"], "groups": groups})
     return found
