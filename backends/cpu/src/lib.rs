@@ -1,6 +1,9 @@
 //! CPU backend: W4A8 kernels over one packed layout, attention over pages, a thread pool that splits by rows. Every
 //! instruction set and thread count gives the same bits (DESIGN 3.1).
 
+#[cfg(feature = "bench")]
+#[doc(hidden)]
+pub mod bench;
 mod count;
 mod instance;
 mod isa;
