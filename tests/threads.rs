@@ -2,11 +2,11 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-use selvedge::{CancelToken, GenerateOptions, Model, SamplingParams, Session, TokenId};
+use selvedge::{CancelToken, GenerateOptions, Model, ModelOptions, PackOptions, PlanOptions, SamplingParams, Session, TokenId};
 use selvedge_tests::{SMOLLM2, Setup, case, cpu_time, in_own_process, real_model, synthetic, tiny_tokens};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A session moves between threads; a model is shared by them.
 const _: () = {
@@ -135,6 +135,90 @@ fn more_threads_than_processors_are_no_standstill() {
     println!("{best} threads: {few:?}, {} threads: {many:?}", 4 * best);
     // A third of the speed is what the case asks for; as much again for a machine with other work.
     assert!(many < few * 7, "{many:?} with {} threads, {few:?} with {best}", 4 * best);
+}
+
+/// Cores that the system takes away while a reply is made, and gives back, cost time and no bit.
+#[test]
+fn cores_taken_away_change_nothing() {
+    if !in_own_process("cores_taken_away_change_nothing") {
+        return;
+    }
+    let Some(path) = m01() else { return };
+    let model = Setup { n_threads: 4, n_ctx: 256, chunk: 64, max_wanted: 1, ..Setup::default() }.open(&path);
+    let mut session = model.session().unwrap();
+    let prompt = tiny_tokens(70, 1);
+    let expected = reply(&mut session, &prompt, 100);
+    let bind = |cpus: &str| {
+        let pid = std::process::id().to_string();
+        let taskset = std::process::Command::new("taskset").args(["--all-tasks", "--pid", "--cpu-list", cpus, &pid]).output();
+        taskset.is_ok_and(|output| output.status.success())
+    };
+    let all = format!("0-{}", std::thread::available_parallelism().unwrap().get() - 1);
+    if !bind(&all) {
+        println!("skipped: no taskset here");
+        return;
+    }
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                assert!(bind("0"));
+                std::thread::sleep(Duration::from_millis(3));
+                assert!(bind(&all));
+                std::thread::sleep(Duration::from_millis(3));
+            }
+        });
+        let replies: Vec<bool> = (0..10).map(|_| reply(&mut session, &prompt, 100) == expected).collect();
+        done.store(true, Ordering::Relaxed);
+        assert!(replies.iter().all(|same| *same), "{replies:?}");
+    });
+}
+
+/// A share of the time is kept, nothing spins meanwhile, and a cancel doesn't wait for the end of a rest.
+#[test]
+fn a_share_of_the_time_is_kept() {
+    if !in_own_process("a_share_of_the_time_is_kept") {
+        return;
+    }
+    let Some(path) = m01() else { return };
+    let open = |duty: u8| {
+        let base = Setup { n_threads: 2, n_ctx: 256, max_wanted: 1, ..Setup::default() }.options();
+        Model::open(&path, &ModelOptions { plan: PlanOptions { duty, ..base.plan }, ..base })
+    };
+    let prompt = tiny_tokens(20, 1);
+    let expected = reply(&mut open(100).unwrap().session().unwrap(), &prompt, 60);
+    let mut session = open(5).unwrap().session().unwrap();
+    let (start, before) = (Instant::now(), cpu_time());
+    assert!(reply(&mut session, &prompt, 60) == expected);
+    let (wall, Some(before)) = (start.elapsed(), before) else { return };
+    let busy = cpu_time().unwrap() - before;
+    println!("found: {busy:?} of processor time in {wall:?}");
+    // Two threads in a twentieth of the time are a tenth of a core; five times that is a broken promise. The clock ticks
+    // in hundredths of a second.
+    assert!(busy <= wall / 2 + Duration::from_millis(20), "{busy:?} of processor time in {wall:?}");
+    assert!(open(0).is_err() && open(101).is_err());
+}
+
+/// The measured number of threads is one that can be had, and is remembered.
+#[test]
+fn a_measured_number_of_threads_is_remembered() {
+    let Some(path) = m01() else { return };
+    let dir = std::env::temp_dir().join(format!("selvedge-threads-{}", std::process::id()));
+    let base = Setup { n_ctx: 64, max_wanted: 1, ..Setup::default() }.options();
+    let options = ModelOptions { auto_threads: true, packs: PackOptions { dir: Some(dir.clone()), limit: None }, ..base };
+    let n_threads = |options: &ModelOptions| Model::open(&path, options).unwrap().backends()[0].info().n_threads;
+    let found = n_threads(&options);
+    assert!((1..=std::thread::available_parallelism().unwrap().get()).contains(&found), "{found}");
+    let memo = dir.join("threads");
+    let text = std::fs::read_to_string(&memo).unwrap();
+    assert!(text.ends_with(&format!("\n{found}\n")), "{text:?}");
+    // What is remembered is believed; what is damaged is measured anew.
+    std::fs::write(&memo, text.replace(&format!("\n{found}\n"), "\n3\n")).unwrap();
+    assert_eq!(n_threads(&options), 3);
+    std::fs::write(&memo, text.replace(&format!("\n{found}\n"), "\nmany\n")).unwrap();
+    n_threads(&options);
+    assert!(!std::fs::read_to_string(&memo).unwrap().contains("many"));
+    std::fs::remove_dir_all(&dir).unwrap();
 }
 
 /// Threads of sessions that have nothing to do take no time.
