@@ -364,7 +364,7 @@ pub fn check_file_size(n_bytes: u64) -> std::io::Result<()> {
         let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
         // SAFETY: the call fills the structure that it is given.
         let known = unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit) } == 0;
-        if known && limit.rlim_cur != libc::RLIM_INFINITY && n_bytes > limit.rlim_cur as u64 {
+        if known && limit.rlim_cur != libc::RLIM_INFINITY && n_bytes > limit.rlim_cur {
             let text = format!("this process may write files of at most {} bytes, and {n_bytes} are needed", limit.rlim_cur);
             return Err(std::io::Error::new(std::io::ErrorKind::FileTooLarge, text));
         }

@@ -22,6 +22,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Rows of activations that a product finishes before its epilogue: their results stay in the first-level cache.
 const PRODUCT_ROWS: usize = 128;
+/// Bytes of 8-bit activations that share the second-level cache with a tile of weights.
+const CACHED: usize = 768 << 10;
+
+/// Rows of `k` columns that all tiles of a product pass by before the next rows: as many as stay in a core's cache. Of many
+/// columns a chunk of a prompt is larger than that, and than the weights that are then read once more.
+fn cached_rows(k: usize) -> usize {
+    let rows = CACHED / k.max(1);
+    if rows >= PRODUCT_ROWS { rows / PRODUCT_ROWS * PRODUCT_ROWS } else { (rows / TILE * TILE).max(TILE) }
+}
+
 /// Rows of one sequence that a task of attention takes together.
 const ATTENTION_ROWS: usize = 8;
 /// Steps of up to so many rows split attention by blocks too, so that few heads fill all threads.
@@ -450,41 +460,45 @@ impl CpuInstance {
         let n_tiles = |p: &Product| p.packed.n_tiles();
         let glu = if let Epilogue::Glu(act) = m.epilogue { Some(act) } else { None };
         let total: usize = if glu.is_some() { n_tiles(&products[0]) } else { products.iter().map(n_tiles).sum() };
-        self.pool.run(total, &|task, thread| {
-            // SAFETY: each thread has scratch of its own, large enough for two results of PRODUCT_ROWS and its kernels'.
-            let (out, second, rest) = unsafe {
-                let out = scratch.at(thread * per_thread).cast::<f32>();
-                (out, out.add(PRODUCT_ROWS * TILE), out.add(2 * PRODUCT_ROWS * TILE).cast::<u8>())
-            };
-            let (mut part, mut tile) = (0, task);
-            while glu.is_none() && tile >= n_tiles(&products[part]) {
-                tile -= n_tiles(&products[part]);
-                part += 1;
-            }
-            let n_out = products[part].packed.n_out;
-            let width = TILE.min(n_out - tile * TILE);
-            for row in (0..n_rows).step_by(PRODUCT_ROWS) {
-                let n = PRODUCT_ROWS.min(n_rows - row);
-                run(&products[part], tile, row, n, out, rest);
-                if let Some(act) = glu {
-                    run(&products[1], tile, row, n, second, rest);
-                    // SAFETY: both hold n rows of 16.
-                    unsafe { (e.glu)(act, out, second, out, n * TILE) };
+        let block = cached_rows(k);
+        for first in (0..n_rows).step_by(block) {
+            let last = (first + block).min(n_rows);
+            self.pool.run(total, &|task, thread| {
+                // SAFETY: each thread has scratch of its own, large enough for two results of PRODUCT_ROWS and its kernels'.
+                let (out, second, rest) = unsafe {
+                    let out = scratch.at(thread * per_thread).cast::<f32>();
+                    (out, out.add(PRODUCT_ROWS * TILE), out.add(2 * PRODUCT_ROWS * TILE).cast::<u8>())
+                };
+                let (mut part, mut tile) = (0, task);
+                while glu.is_none() && tile >= n_tiles(&products[part]) {
+                    tile -= n_tiles(&products[part]);
+                    part += 1;
                 }
-                let at = |v: ValueId| arena.f32(placement.offset(v), row, n_out).wrapping_add(tile * TILE);
-                // SAFETY: this task alone writes columns tile * 16 .. + width of these rows; the residual is the output's own
-                // place or another that nobody writes now.
-                unsafe {
-                    match m.epilogue {
-                        Epilogue::Residual { scale } => {
-                            (e.add_tile)(at(node.inputs[1]), out, scale, at(node.outputs[0]), n, n_out, width);
+                let n_out = products[part].packed.n_out;
+                let width = TILE.min(n_out - tile * TILE);
+                for row in (first..last).step_by(PRODUCT_ROWS) {
+                    let n = PRODUCT_ROWS.min(last - row);
+                    run(&products[part], tile, row, n, out, rest);
+                    if let Some(act) = glu {
+                        run(&products[1], tile, row, n, second, rest);
+                        // SAFETY: both hold n rows of 16.
+                        unsafe { (e.glu)(act, out, second, out, n * TILE) };
+                    }
+                    let at = |v: ValueId| arena.f32(placement.offset(v), row, n_out).wrapping_add(tile * TILE);
+                    // SAFETY: this task alone writes columns tile * 16 .. + width of these rows; the residual is the output's own
+                    // place or another that nobody writes now.
+                    unsafe {
+                        match m.epilogue {
+                            Epilogue::Residual { scale } => {
+                                (e.add_tile)(at(node.inputs[1]), out, scale, at(node.outputs[0]), n, n_out, width);
+                            }
+                            Epilogue::None => (e.copy_tile)(out, at(node.outputs[part]), n, n_out, width),
+                            Epilogue::Glu(_) => (e.copy_tile)(out, at(node.outputs[0]), n, n_out, width),
                         }
-                        Epilogue::None => (e.copy_tile)(out, at(node.outputs[part]), n, n_out, width),
-                        Epilogue::Glu(_) => (e.copy_tile)(out, at(node.outputs[0]), n, n_out, width),
                     }
                 }
-            }
-        });
+            });
+        }
     }
 
     /// Attention of all rows: by runs of rows and key heads; by blocks too where rows are few.
