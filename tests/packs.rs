@@ -762,7 +762,17 @@ fn a_full_disk_leads_to_memory_and_is_told() {
     let Some(disk) = Mounted::new("read-only", "size=1m,ro") else { return };
     let opened = open(&path, &mapped(&disk.0));
     told_once(&opened.model, &["packed in memory", "Read-only"]);
-    assert_eq!((bits(&opened.model), opened.was(LoadStage::Hash)), (want, false));
+    assert_eq!((bits(&opened.model), opened.was(LoadStage::Hash)), (want.clone(), false));
+    // Nor one that holds the pack, and has forgotten which file it is of.
+    let Some(disk) = Mounted::new("read-only-packed", "size=1m") else { return };
+    open(&path, &mapped(&disk.0));
+    names(&disk.0, &[".json"]).iter().for_each(|memo| std::fs::remove_file(disk.0.join(memo)).unwrap());
+    assert!(Command::new("mount").args(["-o", "remount,ro"]).arg(&disk.0).status().unwrap().success());
+    let opened = open(&path, &mapped(&disk.0));
+    assert_eq!((opened.stages(), opened.model.notes().len()), (vec![LoadStage::Hash, LoadStage::Weights], 0));
+    assert_eq!(bits(&opened.model), want);
+    let other = open(&path.with_file_name("m03_valid_tiny_untied.gguf"), &mapped(&disk.0));
+    told_once(&other.model, &["packed in memory", "Read-only"]);
 }
 
 /// What a context of that error's advice needs fits indeed.
