@@ -345,6 +345,14 @@ fn packs_that_cannot_be_used_are_made_again_and_told() {
     spoiled.push(("other pieces".into(), edited(&whole, |w| drop(w.tensors_mut().pop())), ""));
     let other_way = edited(&whole, |w| w.endian = Endian::Big);
     spoiled.push(("other byte order".into(), other_way, "little-endian"));
+    // The head ends elsewhere, and the pieces lie as they did from there on.
+    let key = b"general.alignment";
+    let shifted = (1..64).step_by(8).map(|n| edited(&whole, |w| set(w, "general.name", "x".repeat(n).as_str()))).find_map(|mut bytes| {
+        let at = bytes.windows(key.len()).position(|w| w == key).unwrap() + key.len() + 4;
+        bytes[at..][..4].copy_from_slice(&8_u32.to_le_bytes());
+        (Gguf::parse(&bytes).ok()?.data_start % 64 != 0).then_some(bytes)
+    });
+    spoiled.push(("out of line".into(), shifted.unwrap(), "no multiple of 64"));
     for (i, (what, bytes, words)) in spoiled.iter().enumerate() {
         std::fs::write(&pack, bytes).unwrap();
         // The file's hash may be forgotten as well: then the damage shows only once the file is hashed.
