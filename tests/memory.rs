@@ -48,6 +48,13 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
+/// A folder for packed weights that holds none.
+fn packs_folder(name: &str) -> PathBuf {
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("memory-packs-{name}"));
+    let _ = std::fs::remove_dir_all(&dir);
+    dir
+}
+
 fn m01() -> Option<PathBuf> {
     Some(case("hostile")?.join("m01_valid_tiny_f32.gguf"))
 }
@@ -127,6 +134,14 @@ fn nothing_is_allocated_between_two_tokens() {
         check_no_allocation(&model, &tiny_tokens(50, 1), 150, false);
         check_no_allocation(&model, &tiny_tokens(50, 2), n_ctx + 30, true);
     }
+    // With packed weights that are mapped, whose file is looked at before every step too.
+    let dir = packs_folder("no-allocation");
+    let mut options = Setup { n_ctx: 256, chunk: 64, max_wanted: 1, ..Setup::default() }.options();
+    (options.plan.weights, options.packs.dir) = (Weights::Mapped, Some(dir.clone()));
+    let model = Model::open(&arch.join("llama_q4.q4.gguf"), &options).unwrap();
+    assert!(model.packs().next().is_some());
+    check_no_allocation(&model, &tiny_tokens(50, 3), 150, false);
+    std::fs::remove_dir_all(dir).unwrap();
     let Some(path) = real_model(SMOLLM2) else { return };
     let model = Setup { n_ctx: 128, max_wanted: 1, ..Setup::default() }.open(&path);
     check_no_allocation(&model, &synthetic(58, None), 12, false);
@@ -256,8 +271,7 @@ fn the_plan_tells_what_a_tiny_model_takes() {
 /// With weights in a folder: while it is packed for the first time, and when it is there.
 fn check_plan_with_packs(name: &str, weights: Weights, n_threads: usize) {
     let Some(path) = real_model(name) else { return };
-    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("memory-packs-{weights:?}-{n_threads}"));
-    let _ = std::fs::remove_dir_all(&dir);
+    let dir = packs_folder(&format!("{weights:?}-{n_threads}"));
     let mut options = Setup { n_ctx: 256, n_threads, max_wanted: 1, ..Setup::default() }.options();
     (options.plan.weights, options.packs.dir) = (weights, Some(dir.clone()));
     for _ in 0..2 {

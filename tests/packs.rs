@@ -345,6 +345,14 @@ fn packs_that_cannot_be_used_are_made_again_and_told() {
     spoiled.push(("other pieces".into(), edited(&whole, |w| drop(w.tensors_mut().pop())), ""));
     let other_way = edited(&whole, |w| w.endian = Endian::Big);
     spoiled.push(("other byte order".into(), other_way, "little-endian"));
+    // The head ends elsewhere, and the pieces lie as they did from there on.
+    let key = b"general.alignment";
+    let shifted = (1..64).step_by(8).map(|n| edited(&whole, |w| set(w, "general.name", "x".repeat(n).as_str()))).find_map(|mut bytes| {
+        let at = bytes.windows(key.len()).position(|w| w == key).unwrap() + key.len() + 4;
+        bytes[at..][..4].copy_from_slice(&8_u32.to_le_bytes());
+        (Gguf::parse(&bytes).ok()?.data_start % 64 != 0).then_some(bytes)
+    });
+    spoiled.push(("out of line".into(), shifted.unwrap(), "no multiple of 64"));
     for (i, (what, bytes, words)) in spoiled.iter().enumerate() {
         std::fs::write(&pack, bytes).unwrap();
         // The file's hash may be forgotten as well: then the damage shows only once the file is hashed.
@@ -762,7 +770,17 @@ fn a_full_disk_leads_to_memory_and_is_told() {
     let Some(disk) = Mounted::new("read-only", "size=1m,ro") else { return };
     let opened = open(&path, &mapped(&disk.0));
     told_once(&opened.model, &["packed in memory", "Read-only"]);
-    assert_eq!((bits(&opened.model), opened.was(LoadStage::Hash)), (want, false));
+    assert_eq!((bits(&opened.model), opened.was(LoadStage::Hash)), (want.clone(), false));
+    // Nor one that holds the pack, and has forgotten which file it is of.
+    let Some(disk) = Mounted::new("read-only-packed", "size=1m") else { return };
+    open(&path, &mapped(&disk.0));
+    names(&disk.0, &[".json"]).iter().for_each(|memo| std::fs::remove_file(disk.0.join(memo)).unwrap());
+    assert!(Command::new("mount").args(["-o", "remount,ro"]).arg(&disk.0).status().unwrap().success());
+    let opened = open(&path, &mapped(&disk.0));
+    assert_eq!((opened.stages(), opened.model.notes().len()), (vec![LoadStage::Hash, LoadStage::Weights], 0));
+    assert_eq!(bits(&opened.model), want);
+    let other = open(&path.with_file_name("m03_valid_tiny_untied.gguf"), &mapped(&disk.0));
+    told_once(&other.model, &["packed in memory", "Read-only"]);
 }
 
 /// What a context of that error's advice needs fits indeed.

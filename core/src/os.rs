@@ -358,6 +358,7 @@ pub fn is_open_at(file: &std::fs::File, path: &std::path::Path) -> bool {
 ///
 /// # Errors
 /// With both sizes.
+#[allow(clippy::unnecessary_cast, reason = "the limit has 32 bits on some systems")]
 pub fn check_file_size(n_bytes: u64) -> std::io::Result<()> {
     #[cfg(unix)]
     {

@@ -141,7 +141,7 @@ impl MappedFile {
     }
 }
 
-pub(super) fn io_error(what: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> ModelError {
-    let path = path.to_owned();
-    move |source| ModelError::Io { what, path, source }
+/// The system's refusal of a file. The path is copied once there is an error: this stands before every step.
+fn io_error<'a>(what: &'static str, path: &'a Path) -> impl FnOnce(std::io::Error) -> ModelError + 'a {
+    move |source| ModelError::Io { what, path: path.to_owned(), source }
 }

@@ -43,8 +43,11 @@ fn wrong(key: &str, expected: impl Into<String>, found: impl Into<String>) -> Mo
 }
 
 impl PackTable {
-    /// The table of a file; `None` where it holds no pack.
-    pub(in crate::model) fn read(gguf: &Gguf<'_>) -> Result<Option<PackTable>, ModelError> {
+    /// The table of a file; `None` where it holds no pack. Pieces lie inside the file, rows inside their tensors.
+    ///
+    /// # Errors
+    /// Keys that are missing, contradict each other, or name sizes that no file of this size can hold.
+    pub fn read(gguf: &Gguf<'_>) -> Result<Option<PackTable>, ModelError> {
         let m = &gguf.metadata;
         if m.get(FORM).is_none() {
             return Ok(None);
@@ -125,6 +128,9 @@ impl PackTable {
         }
         if self.pieces != layout.pieces {
             return Some("it holds other pieces than the model needs".into());
+        }
+        if self.data.start % os::ALIGN != 0 {
+            return Some(format!("its weights begin at byte {}, which is no multiple of {}", self.data.start, os::ALIGN));
         }
         (self.data.len() < layout.n_bytes).then(|| format!("it holds {} bytes, {} are needed", self.data.len(), layout.n_bytes))
     }

@@ -217,15 +217,18 @@ impl PackStore {
         if let Some(limit) = self.limit.filter(|&limit| layout.n_bytes as u64 > limit) {
             return Err(KeepError::Place(format!("{} bytes are more than the limit of {limit} for all packs", layout.n_bytes)));
         }
-        // Before gigabytes are hashed for a folder that takes nothing.
-        self.try_to_write().map_err(place("make a file"))?;
+        // Before gigabytes are hashed for a folder that takes nothing; one that can't be written may hold the pack all the same.
+        self.try_to_write().or_else(|e| self.files(Kind::Pack).next().map(drop).ok_or(e)).map_err(place("make a file"))?;
         let source = source::find(Some(&self.dir), model, cancel, &mut |done, total| progress(Making::Hash, done, total));
         let source = source.ok_or(BackendError::Cancelled)?;
         let path = self.path(&source, layout);
+        if let Found::Pack(pack) = self.look(&path, layout, &source) {
+            return Ok(Made { pack, replaced: None });
+        }
         // Held to the end of the function.
         let _lock = lock(&lock_of(&path), cancel)?.map_err(place("lock a file"))?;
         let replaced = match self.look(&path, layout, &source) {
-            // Another process has made it while this one waited, or for a copy of the model.
+            // Another process has made it while this one waited.
             Found::Pack(pack) => return Ok(Made { pack, replaced: None }),
             Found::Unusable(reason) => Some(reason),
             Found::Nothing => None,
