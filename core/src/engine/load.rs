@@ -111,12 +111,23 @@ impl LoadedModel {
             return Err(BackendError::Cancelled.into());
         }
         progress(LoadStage::Tokenizer, 0, 1);
-        let text = TextModel::from_metadata(&planned.file.gguf()?.metadata)?;
-        if validate {
-            planned.file.advise(Access::Sequential);
-            check_numbers(&planned.file, cancel)?;
-        }
-        let weights = weights::bring(&mut planned, validate, cancel, progress)?;
+        let file = planned.file.clone();
+        let read_text = || -> Result<TextModel, LoadError> { Ok(TextModel::from_metadata(&file.gguf()?.metadata)?) };
+        // Words and weights don't meet: where both are at hand, the one takes as long as the other.
+        let (text, weights) = std::thread::scope(|scope| {
+            let text = std::thread::Builder::new().spawn_scoped(scope, read_text);
+            let mut weights = || {
+                if validate {
+                    planned.file.advise(Access::Sequential);
+                    check_numbers(&planned.file, cancel)?;
+                }
+                weights::bring(&mut planned, validate, cancel, progress)
+            };
+            let weights = weights();
+            // Where the system gives no thread, or the thread ended early, this one reads the text.
+            (text.ok().and_then(|thread| thread.join().ok()).unwrap_or_else(read_text), weights)
+        });
+        let (text, weights) = (text?, weights?);
         let mut parts = Vec::with_capacity(planned.plan.segments.len());
         for (segment, pack) in planned.plan.segments.iter().zip(weights.packs) {
             let loaded =

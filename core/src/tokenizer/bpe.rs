@@ -2,8 +2,9 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::ops::Range;
 
-use selvedge_gguf::Metadata;
+use selvedge_gguf::{Array, Metadata};
 
 use super::error::{Error, Warning};
 use super::pre::PreTokenizer;
@@ -16,6 +17,9 @@ const NONE: u32 = u32::MAX;
 
 /// Bits of an id where three share a word; `MAX_TOKENS` needs no more.
 const ID_BITS: u32 = 21;
+
+/// Merges that are worth a second thread.
+const MANY_MERGES: usize = 20_000;
 
 /// Most merges of a vocabulary.
 const MAX_MERGES: usize = 1 << 24;
@@ -43,19 +47,33 @@ impl Merges {
         let merges = merges(metadata)?;
         let mut packed: Vec<u64> = Vec::with_capacity(merges.len());
         let mut index = Index::new(merges.len());
-        let mut spelling = Vec::new();
         let mut n_ignored = 0;
-        for merge in merges.strings().into_iter().flatten() {
-            match parts(merge, &mut spelling, vocab) {
+        let mut take = |entries: Vec<Option<u64>>| {
+            for entry in entries {
                 // A pair that occurs twice keeps its first, better rank.
-                Some(entry) => {
-                    let same = |rank: u32| packed[rank as usize] >> ID_BITS == entry >> ID_BITS;
-                    if index.insert_hash(packed.len() as u32, entry >> ID_BITS, same) {
-                        packed.push(entry);
-                    }
+                let Some(entry) = entry else {
+                    n_ignored += 1;
+                    continue;
+                };
+                let same = |rank: u32| packed[rank as usize] >> ID_BITS == entry >> ID_BITS;
+                if index.insert_hash(packed.len() as u32, entry >> ID_BITS, same) {
+                    packed.push(entry);
                 }
-                None => n_ignored += 1,
             }
+        };
+        // Looking three tokens up for each merge is most of what opening a large vocabulary takes: both halves at once.
+        let half = merges.len() / 2;
+        let look_up = |range: Range<usize>| look_up(merges, range, vocab);
+        if merges.len() < MANY_MERGES {
+            take(look_up(0..merges.len()));
+        } else {
+            std::thread::scope(|scope| {
+                let later = std::thread::Builder::new().stack_size(256 << 10).spawn_scoped(scope, || look_up(half..merges.len()));
+                take(look_up(0..half));
+                // Where the system gives no thread, or the thread ended early, this one does all.
+                let later = later.ok().and_then(|thread| thread.join().ok());
+                take(later.unwrap_or_else(|| look_up(half..merges.len())));
+            });
         }
         if n_ignored > 0 {
             warnings.push(Warning::MergesIgnored { count: n_ignored });
@@ -91,6 +109,13 @@ fn merges<'a>(metadata: &Metadata<'a>) -> Result<selvedge_gguf::Array<'a>, Error
         return Err(Error::TooLarge { what: "`tokenizer.ggml.merges`", found: merges.len(), max: MAX_MERGES });
     }
     Ok(merges)
+}
+
+/// The packed tokens of some of the merges.
+fn look_up(merges: Array<'_>, range: Range<usize>, vocab: &Vocab) -> Vec<Option<u64>> {
+    let mut spelling = Vec::new();
+    let all = merges.strings().into_iter().flatten();
+    all.skip(range.start).take(range.len()).map(|merge| parts(merge, &mut spelling, vocab)).collect()
 }
 
 /// The packed tokens of a merge that is spelled `left right`; `None` where one isn't in the vocabulary.
