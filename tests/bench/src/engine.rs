@@ -57,7 +57,7 @@ impl Ours {
     pub fn open(path: &Path, how: &How) -> Result<Ours> {
         let options = ModelOptions {
             plan: PlanOptions { n_ctx: Some(how.n_ctx), ..PlanOptions::default() },
-            backend: BackendOptions { backend: None, isa: how.isa.clone(), n_threads: how.threads },
+            backend: BackendOptions { backend: None, isa: how.isa.clone(), n_threads: how.threads, ..BackendOptions::default() },
             ..ModelOptions::default()
         };
         let model = Model::open(path, &options)?;
