@@ -129,7 +129,7 @@ impl PackTable {
         if self.pieces != layout.pieces {
             return Some("it holds other pieces than the model needs".into());
         }
-        if self.data.start % os::ALIGN != 0 {
+        if !self.data.start.is_multiple_of(os::ALIGN) {
             return Some(format!("its weights begin at byte {}, which is no multiple of {}", self.data.start, os::ALIGN));
         }
         (self.data.len() < layout.n_bytes).then(|| format!("it holds {} bytes, {} are needed", self.data.len(), layout.n_bytes))
