@@ -19,6 +19,7 @@ mod smollm3;
 
 use crate::graph::VerifiedGraph;
 use crate::model::{Keys, ModelError, ModelFile};
+use selvedge_gguf::Gguf;
 pub use decoder::{DecoderConfig, LayerConfig};
 
 /// A row of the table.
@@ -51,7 +52,14 @@ impl Architecture {
     /// # Errors
     /// An architecture that isn't in the table; keys that are missing or make no sense.
     pub fn of(file: &ModelFile) -> Result<Architecture, ModelError> {
-        let gguf = file.gguf()?;
+        Architecture::read(file, &file.gguf()?)
+    }
+
+    /// The same from the file's parsed table, which takes milliseconds to make where the vocabulary is large.
+    ///
+    /// # Errors
+    /// As [`Architecture::of`].
+    pub fn read(file: &ModelFile, gguf: &Gguf<'_>) -> Result<Architecture, ModelError> {
         let keys = Keys::new(&gguf.metadata)?;
         let spec = ARCHITECTURES.iter().find(|s| s.gguf_name == keys.architecture()).ok_or_else(|| ModelError::UnknownArchitecture {
             found: keys.architecture().escape_debug().to_string(),

@@ -353,19 +353,18 @@ fn plan_at(
     backends: Vec<Arc<dyn Backend>>,
     store: Option<PackStore>,
 ) -> Result<Planned, PlanError> {
-    let arch = Architecture::of(&file)?;
+    let gguf = file.gguf()?;
+    let arch = Architecture::read(&file, &gguf)?;
     let n_ctx_train = arch.config.n_ctx_train.max(1);
     let n_ctx = n_ctx.unwrap_or(n_ctx_train.min(DEFAULT_CONTEXT));
     check_options(options, n_ctx)?;
     let options = PlanOptions { n_ctx: Some(n_ctx), chunk: options.chunk.min(n_ctx), ..*options };
-    let tokenizer_bytes = {
-        let gguf = file.gguf()?;
-        let tokens = gguf.metadata.array("tokenizer.ggml.tokens").map_err(ModelError::from)?.map_or(0, |a| a.len());
-        if tokens > 0 && tokens != arch.config.n_vocab {
-            return Err(PlanError::Vocabulary { tokens, rows: arch.config.n_vocab });
-        }
-        Tokenizer::planned_bytes(&gguf.metadata)?
-    };
+    let tokens = gguf.metadata.array("tokenizer.ggml.tokens").map_err(ModelError::from)?.map_or(0, |a| a.len());
+    if tokens > 0 && tokens != arch.config.n_vocab {
+        return Err(PlanError::Vocabulary { tokens, rows: arch.config.n_vocab });
+    }
+    let tokenizer_bytes = Tokenizer::planned_bytes(&gguf.metadata)?;
+    drop(gguf);
     let plain = arch.build(&file, n_ctx)?;
     let block = options.kv.block();
     for (layer, l) in plain.kv_layers.iter().enumerate() {
