@@ -19,8 +19,8 @@ mod smollm3;
 
 use crate::graph::VerifiedGraph;
 use crate::model::{Keys, ModelError, ModelFile};
-use selvedge_gguf::Gguf;
 pub use decoder::{DecoderConfig, LayerConfig};
+use selvedge_gguf::Gguf;
 
 /// A row of the table.
 #[derive(Debug)]
