@@ -214,8 +214,21 @@ fn score_json() {
     }
     let hash = &base["logits_sha256"];
     assert_eq!(hash.as_str().unwrap().len(), 64);
-    for more in [&["-t", "1"][..], &["-t", "2"], &["--chunk", "1"], &["--chunk", "3"], &["--isa", "scalar"], &["-c", "7"], &["--validate"]]
-    {
+    for more in [
+        &["-t", "1"][..],
+        &["-t", "2"],
+        &["-t", "0"],
+        &["-t", "9999"],
+        &["-t", "auto"],
+        &["--cpus", "0"],
+        &["--nice", "3"],
+        &["--duty", "90"],
+        &["--chunk", "1"],
+        &["--chunk", "3"],
+        &["--isa", "scalar"],
+        &["-c", "7"],
+        &["--validate"],
+    ] {
         assert_eq!(&score(more)["logits_sha256"], hash, "{more:?}");
     }
     assert_ne!(&score(&["--backend", "reference"])["logits_sha256"], hash);
@@ -376,7 +389,10 @@ fn wrong_wording_is_status_2() {
     refused(&["run", "-m", m, "-p", "a", "--kv", "f8"], 2, "f16");
     refused(&["run", "-m", m, "-p", "a", "-c", "0"], 2, "context");
     refused(&["run", "-m", m, "-p", "a", "--budget", "lots"], 2, "512M");
-    refused(&["run", "-m", m, "-p", "a", "-t", "0"], 2, "--threads");
+    refused(&["run", "-m", m, "-p", "a", "-t", "many"], 2, "auto");
+    refused(&["run", "-m", m, "-p", "a", "--cpus", "3-1"], 2, "0,2-5");
+    refused(&["run", "-m", m, "-p", "a", "--nice", "40"], 2, "--nice");
+    refused(&["run", "-m", m, "-p", "a", "--duty", "0"], 2, "--duty");
     refused(&["pull", "nosuch"], 2, "smollm2");
     let nothing = run::<&str>(&[]);
     assert_eq!((nothing.status.code(), nothing.stdout.len()), (Some(2), 0));
