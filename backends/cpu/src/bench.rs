@@ -1,9 +1,10 @@
 //! Products by kernel, for the bench crate; no part of the API, and not built without the feature `bench`.
 
 use crate::isa::Isa;
-use crate::kernels::element::scalar as element;
+use crate::kernels::element::{ELEMENT_ROWS, scalar as element};
 use crate::kernels::matmul::{Kernel, TileArgs, select};
 use crate::pack::{Packed, TILE, pack_row, pack_tile};
+use crate::random::Random;
 use selvedge_core::ops::{Act8Layout, WeightDecl, WeightId, WeightRows};
 use selvedge_core::os::Region;
 use selvedge_gguf::TensorType;
@@ -57,8 +58,8 @@ impl Product {
         // SAFETY: the region holds n_rows rows of k columns in either form.
         unsafe {
             if row.layout.act8() {
-                for first in (0..n_rows).step_by(8) {
-                    element::quantize_rows(x.as_ptr(), activations.as_ptr(), &act, first..(first + 8).min(n_rows), k);
+                for first in (0..n_rows).step_by(ELEMENT_ROWS) {
+                    element::quantize_rows(x.as_ptr(), activations.as_ptr(), &act, first..(first + ELEMENT_ROWS).min(n_rows), k);
                 }
             } else {
                 std::ptr::copy_nonoverlapping(x.as_ptr(), activations.as_ptr().cast(), x.len());
@@ -103,43 +104,5 @@ impl Product {
                 }
             }
         }
-    }
-}
-
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-
-    /// From -1 to 1.
-    fn uniform(&mut self) -> f32 {
-        (self.next() >> 40) as f32 / (1 << 23) as f32 - 1.0
-    }
-
-    /// Random blocks with tame scales: sums must stay finite.
-    fn weights(&mut self, ty: TensorType, n: usize) -> Vec<u8> {
-        let format = ty.row();
-        let mut bytes: Vec<u8> = (0..n / format.block_elems * format.block_bytes).map(|_| self.next() as u8).collect();
-        for block in bytes.chunks_exact_mut(format.block_bytes) {
-            match ty {
-                TensorType::F32 => block.copy_from_slice(&self.uniform().to_le_bytes()),
-                TensorType::F16 => block.copy_from_slice(&half::f16::from_f32(self.uniform()).to_le_bytes()),
-                TensorType::BF16 => block.copy_from_slice(&half::bf16::from_f32(self.uniform()).to_le_bytes()),
-                _ => {
-                    for field in format.fields.iter().filter(|field| field.width == 2) {
-                        for i in 0..field.count {
-                            let scale = half::f16::from_f32(self.uniform() * 0.01).to_le_bytes();
-                            block[field.offset + 2 * i..][..2].copy_from_slice(&scale);
-                        }
-                    }
-                }
-            }
-        }
-        bytes
     }
 }

@@ -1,6 +1,7 @@
 //! The best number of threads, by measurement: decoding reads all weights once a token, so what counts is how fast a number
 //! of threads reads a matrix that no cache holds.
 
+use crate::instance::Shared;
 use crate::isa::Isa;
 use crate::kernels::matmul::{self, TileArgs};
 use crate::pack::{Packed, TILE, pack_row};
@@ -38,7 +39,7 @@ pub fn best_thread_count(isa: Option<Isa>, most: usize, care: &ThreadCare) -> Re
     let activations = Region::new(act.n_bytes, false)?;
     let result_bytes = align_up(TILE * 4);
     let results = Region::new(most * result_bytes, false)?;
-    let (w, x, out) = (weights.as_ptr().addr(), activations.as_ptr().addr(), results.as_ptr().addr());
+    let (w, x, out) = (Shared(weights.as_ptr()), Shared(activations.as_ptr()), Shared(results.as_ptr()));
     let mut times = Vec::new();
     let _env = FloatEnv::default_here();
     for n in counts(most) {
@@ -47,13 +48,11 @@ pub fn best_thread_count(isa: Option<Isa>, most: usize, care: &ThreadCare) -> Re
         for _ in 0..ROUNDS {
             let start = Instant::now();
             pool.run(packed.n_tiles(), &|tile, thread| {
-                let tile = std::ptr::with_exposed_provenance::<u8>(w).wrapping_add(tile * tile_bytes);
-                let out = std::ptr::with_exposed_provenance_mut::<u8>(out).wrapping_add(thread * result_bytes).cast();
                 // SAFETY: the tile lies inside the matrix, the activations hold one row, each thread has a result of its own, and
                 // `CpuBackend::new` saw that the machine has the instruction set.
                 unsafe {
-                    let x = std::ptr::with_exposed_provenance(x);
-                    (kernel.run)(&TileArgs::new(tile, COLUMNS, x, &act, 0..1, out, std::ptr::null_mut()), row.layout);
+                    let (tile, out) = (w.at(tile * tile_bytes), out.at(thread * result_bytes).cast());
+                    (kernel.run)(&TileArgs::new(tile, COLUMNS, x.at(0), &act, 0..1, out, std::ptr::null_mut()), row.layout);
                 }
             });
             fastest = fastest.min(start.elapsed());

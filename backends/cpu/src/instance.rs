@@ -153,7 +153,7 @@ impl Scratch {
 
 /// A pointer that tasks of one job share; each writes places of its own.
 #[derive(Debug, Clone, Copy)]
-struct Shared(*mut u8);
+pub(crate) struct Shared(pub(crate) *mut u8);
 
 // SAFETY: tasks write disjoint rows or tiles of what it points to, as each use says.
 unsafe impl Send for Shared {}
@@ -163,7 +163,7 @@ unsafe impl Sync for Shared {}
 impl Shared {
     /// # Safety
     /// `offset` lies inside what the pointer covers.
-    unsafe fn at(self, offset: usize) -> *mut u8 {
+    pub(crate) unsafe fn at(self, offset: usize) -> *mut u8 {
         // SAFETY: the caller's promise.
         unsafe { self.0.add(offset) }
     }

@@ -11,6 +11,8 @@ mod kernels;
 mod load;
 mod pack;
 mod pool;
+#[cfg(any(test, feature = "bench"))]
+mod random;
 
 pub use count::best_thread_count;
 pub use isa::Isa;

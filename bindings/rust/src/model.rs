@@ -1,8 +1,7 @@
 //! Opening models: options settled once, backends chosen by name.
 
 use selvedge_backends::{BackendOptions, RegistryError, backends, measure_threads};
-use selvedge_core::backend::Backend;
-use selvedge_core::backend::LoadControl;
+use selvedge_core::backend::{Backend, LoadControl};
 use selvedge_core::cancel::CancelToken;
 use selvedge_core::engine::{Kept, LoadError, LoadOptions, LoadStage, LoadedModel, StepError, keep_packed};
 use selvedge_core::ids::TokenId;

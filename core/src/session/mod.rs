@@ -14,7 +14,7 @@ pub use context::Overflow;
 use crate::cancel::CancelToken;
 use crate::engine::{Engine, LoadedModel, StepError};
 use crate::ids::{SeqId, TokenId};
-use crate::sampler::{self, Sampled, Sampler, SamplingParams};
+use crate::sampler::{self, Sampler, SamplingParams};
 use crate::step::{Row, Want};
 use crate::stop::{self, StopMatcher, StopState};
 use crate::tokenizer::{Detokenizer, Tokenizer};
@@ -282,14 +282,13 @@ impl Session {
             if fed.is_break() {
                 break Finish::Cancelled;
             }
-            let Some(chosen) = chooser.chosen.take() else { break Finish::Length };
-            if !options.ignore_stop_ids && model.tokenizer().is_stop(chosen.token) {
-                break Finish::Stop(chosen.token);
+            let Some((id, logprob)) = chooser.chosen.take() else { break Finish::Length };
+            if !options.ignore_stop_ids && model.tokenizer().is_stop(id) {
+                break Finish::Stop(id);
             }
             stats.n_tokens += 1;
-            let matched = text.push(chosen.token);
-            let logprob = options.wants_logprobs().then_some(chosen.logprob);
-            let event = Event::Token { id: chosen.token, logprob, top: &chooser.top, text: &text.shown };
+            let matched = text.push(id);
+            let event = Event::Token { id, logprob, top: &chooser.top, text: &text.shown };
             if sink(event).is_break() {
                 break Finish::Cancelled;
             }
@@ -309,7 +308,7 @@ impl Session {
                     }
                 }
             }
-            fed = self.feed(&[chosen.token], Some(&mut chooser), cancel, None)?;
+            fed = self.feed(&[id], Some(&mut chooser), cancel, None)?;
             stats.n_decode_steps += 1;
         };
         stats.decode = begun.elapsed();
@@ -458,7 +457,8 @@ struct Chooser {
     logprobs: bool,
     n_top: usize,
     top: Vec<(TokenId, f32)>,
-    chosen: Option<Sampled>,
+    /// The token, with its log-probability where one is asked for.
+    chosen: Option<(TokenId, Option<f32>)>,
 }
 
 impl Chooser {
@@ -470,13 +470,14 @@ impl Chooser {
     }
 
     fn choose(&mut self, logits: &mut [f32]) -> Result<(), sampler::Error> {
-        let chosen = if self.logprobs {
-            self.sampler.sample_with_top(logits, self.n_top, &mut self.top)?
+        let (token, logprob) = if self.logprobs {
+            let sampled = self.sampler.sample_with_top(logits, self.n_top, &mut self.top)?;
+            (sampled.token, Some(sampled.logprob))
         } else {
-            Sampled { token: self.sampler.sample_token(logits)?, logprob: f32::NAN }
+            (self.sampler.sample_token(logits)?, None)
         };
-        self.sampler.accept(chosen.token);
-        self.chosen = Some(chosen);
+        self.sampler.accept(token);
+        self.chosen = Some((token, logprob));
         Ok(())
     }
 }

@@ -311,6 +311,7 @@ pub(crate) fn pack_tile(
 pub(crate) mod random {
     //! Blocks for tests: random bits with scales that are numbers.
 
+    use crate::random::Random;
     use selvedge_gguf::TensorType;
 
     /// Every type that packs.
@@ -320,15 +321,9 @@ pub(crate) mod random {
 
     /// The bytes of a tensor.
     pub(crate) fn tensor(ty: TensorType, n_out: usize, k: usize, seed: u64) -> Vec<u8> {
-        let mut state = seed | 1;
-        let mut next = || {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            state.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 32
-        };
+        let mut random = Random(seed | 1);
         let format = ty.row();
-        let mut bytes: Vec<u8> = (0..n_out * k / format.block_elems * format.block_bytes).map(|_| next() as u8).collect();
+        let mut bytes: Vec<u8> = (0..n_out * k / format.block_elems * format.block_bytes).map(|_| (random.next() >> 32) as u8).collect();
         for block in bytes.chunks_exact_mut(format.block_bytes) {
             // Exponents that stay clear of infinity, in whatever has one; signs and fractions as they fell.
             let mut tame = |at: usize, mask: u8| block[at] &= mask;

@@ -6,7 +6,7 @@
 //! one at a time: 2 * 128 * 127 fits.
 
 use super::scalar::IQ4_VALUES;
-use super::{AHEAD, FEW, TileArgs};
+use super::{AHEAD, FEW, TileArgs, high_bits};
 use crate::pack::{Layout, Quant, STEP, SUPER, Scales, TILE};
 use std::arch::x86_64::*;
 
@@ -30,8 +30,10 @@ pub(super) trait Weights {
 
 pub(super) struct Nibble;
 pub(super) struct NibbleIq4;
-pub(super) struct Five;
-pub(super) struct Six;
+/// Nibbles with `BITS` higher bits in planes of their own.
+pub(super) struct High<const BITS: usize>;
+pub(super) type Five = High<1>;
+pub(super) type Six = High<2>;
 pub(super) struct Signed;
 
 #[inline]
@@ -97,25 +99,15 @@ unsafe fn plane(q: *const u8, p: usize, h: usize) -> __m256i {
     unsafe { _mm256_loadu_si256(q.add(256 + p * 64 + h * 32).cast()) }
 }
 
-impl Weights for Five {
-    const STEP_BYTES: usize = 320;
-    const SUMS: usize = 4;
+impl<const BITS: usize> Weights for High<BITS> {
+    const STEP_BYTES: usize = 256 + 64 * BITS;
+    const SUMS: usize = 32_767 / (2 * 127 * ((16 << BITS) - 1));
     const SIGNED: bool = false;
     #[inline(always)]
     unsafe fn quad(q: *const u8, j: usize, h: usize) -> __m256i {
-        // SAFETY: the caller's promise; the step has one plane.
-        unsafe { with_high(nibble_quad(q, j, h), plane(q, 0, h), j, 0x10) }
-    }
-}
-
-impl Weights for Six {
-    const STEP_BYTES: usize = 384;
-    const SUMS: usize = 2;
-    const SIGNED: bool = false;
-    #[inline(always)]
-    unsafe fn quad(q: *const u8, j: usize, h: usize) -> __m256i {
-        // SAFETY: the caller's promise; the step has two planes, j < 8.
-        unsafe { with_high(nibble_quad(q, j, h), plane(q, j / 4, h), 2 * (j % 4), 0x30) }
+        let (p, at, mask) = high_bits(BITS, j);
+        // SAFETY: the caller's promise; the step has BITS planes, j < 8.
+        unsafe { with_high(nibble_quad(q, j, h), plane(q, p, h), at, mask as i8) }
     }
 }
 

@@ -5,7 +5,7 @@
 //! unsigned side: signed ones are shifted by 128, which, like every offset, is taken back through the activations' sums.
 
 use super::scalar::IQ4_VALUES;
-use super::{AHEAD, FEW, TileArgs};
+use super::{AHEAD, FEW, TileArgs, high_bits};
 use crate::pack::{Layout, Quant, STEP, SUPER, Scales, TILE};
 use std::arch::x86_64::*;
 
@@ -24,8 +24,10 @@ pub(super) trait Weights {
 
 pub(super) struct Nibble;
 pub(super) struct NibbleIq4;
-pub(super) struct Five;
-pub(super) struct Six;
+/// Nibbles with `BITS` higher bits in planes of their own.
+pub(super) struct High<const BITS: usize>;
+pub(super) type Five = High<1>;
+pub(super) type Six = High<2>;
 pub(super) struct Signed;
 
 #[inline]
@@ -100,44 +102,25 @@ fn with_high(nibble: __m512i, plane: __m512i, at: usize, mask: i8) -> __m512i {
     _mm512_ternarylogic_epi32::<0xf8>(nibble, moved, _mm512_set1_epi8(mask))
 }
 
-impl Weights for Five {
-    const STEP_BYTES: usize = 320;
+impl<const BITS: usize> Weights for High<BITS> {
+    const STEP_BYTES: usize = 256 + 64 * BITS;
     const SHIFT: i32 = 0;
     #[inline(always)]
     unsafe fn quads(q: *const u8) -> [__m512i; 8] {
         #[inline]
         #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
-        unsafe fn five(q: *const u8) -> [__m512i; 8] {
-            // SAFETY: the step holds 256 bytes of nibbles and 64 of high bits.
-            let (mut quads, plane) = unsafe { (nibbles(q), _mm512_loadu_si512(q.add(256).cast())) };
-            for (j, quad) in quads.iter_mut().enumerate() {
-                *quad = with_high(*quad, plane, j, 0x10);
-            }
-            quads
-        }
-        // SAFETY: the caller's promise.
-        unsafe { five(q) }
-    }
-}
-
-impl Weights for Six {
-    const STEP_BYTES: usize = 384;
-    const SHIFT: i32 = 0;
-    #[inline(always)]
-    unsafe fn quads(q: *const u8) -> [__m512i; 8] {
-        #[inline]
-        #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
-        unsafe fn six(q: *const u8) -> [__m512i; 8] {
-            // SAFETY: the step holds 256 bytes of nibbles and twice 64 of high bits.
+        unsafe fn with_planes<const BITS: usize>(q: *const u8) -> [__m512i; 8] {
+            // SAFETY: the step holds 256 bytes of nibbles and BITS planes of 64.
             let (mut quads, planes) =
-                unsafe { (nibbles(q), [_mm512_loadu_si512(q.add(256).cast()), _mm512_loadu_si512(q.add(320).cast())]) };
+                unsafe { (nibbles(q), std::array::from_fn::<_, BITS, _>(|p| _mm512_loadu_si512(q.add(256 + p * 64).cast()))) };
             for (j, quad) in quads.iter_mut().enumerate() {
-                *quad = with_high(*quad, planes[j / 4], 2 * (j % 4), 0x30);
+                let (plane, at, mask) = high_bits(BITS, j);
+                *quad = with_high(*quad, planes[plane], at, mask as i8);
             }
             quads
         }
         // SAFETY: the caller's promise.
-        unsafe { six(q) }
+        unsafe { with_planes::<BITS>(q) }
     }
 }
 

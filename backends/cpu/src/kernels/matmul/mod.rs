@@ -179,6 +179,13 @@ const FEW: usize = 4;
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "for vector rows"))]
 const AHEAD: usize = 4096;
 
+/// Where the higher bits of quad `j` lie: the plane, their first bit in its bytes, and their places over a nibble.
+#[cfg_attr(not(any(target_arch = "x86_64", target_arch = "aarch64")), allow(dead_code, reason = "for vector rows"))]
+#[inline(always)]
+const fn high_bits(bits: usize, j: usize) -> (usize, usize, u8) {
+    (bits * j / 8, bits * j % 8, ((1 << bits) - 1) << 4)
+}
+
 /// A kernel.
 ///
 /// # Safety
@@ -241,7 +248,9 @@ pub(crate) fn select(layout: Layout, isa: Isa, n_rows: usize) -> Kernel {
 mod tests {
     use super::*;
     use crate::kernels::element::scalar as element;
+    use crate::pack::random::types;
     use crate::pack::{Packed, pack_row, pack_tile};
+    use crate::random::Random;
     use selvedge_core::ops::{WeightDecl, WeightId, WeightRows};
     use selvedge_gguf::TensorType;
 
@@ -250,55 +259,9 @@ mod tests {
     #[repr(align(64))]
     struct Line(#[allow(dead_code, reason = "memory for kernels")] [u8; 64]);
 
-    struct Rng(u64);
-
-    impl Rng {
-        fn next(&mut self) -> u64 {
-            self.0 ^= self.0 << 13;
-            self.0 ^= self.0 >> 7;
-            self.0 ^= self.0 << 17;
-            self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-        }
-
-        fn uniform(&mut self) -> f32 {
-            (self.next() >> 40) as f32 / (1 << 23) as f32 - 1.0
-        }
-    }
-
-    /// Random blocks of any type: random bytes with tame scales.
-    fn random_weights(ty: TensorType, n_out: usize, k: usize, rng: &mut Rng) -> Vec<u8> {
-        let format = ty.row();
-        let n_blocks = n_out * k / format.block_elems;
-        let mut bytes: Vec<u8> = (0..n_blocks * format.block_bytes).map(|_| rng.next() as u8).collect();
-        for block in bytes.chunks_exact_mut(format.block_bytes) {
-            match ty {
-                // A scale of 2^-7: products of the largest would overflow.
-                TensorType::MXFP4 => block[0] = 120,
-                TensorType::F32 => block.copy_from_slice(&rng.uniform().to_le_bytes()),
-                TensorType::F16 => block.copy_from_slice(&half::f16::from_f32(rng.uniform()).to_le_bytes()),
-                TensorType::BF16 => block.copy_from_slice(&half::bf16::from_f32(rng.uniform()).to_le_bytes()),
-                _ => {
-                    for field in format.fields {
-                        for i in 0..field.count {
-                            if field.width == 2 {
-                                let x = half::f16::from_f32(rng.uniform() * 0.01).to_le_bytes();
-                                block[field.offset + 2 * i..][..2].copy_from_slice(&x);
-                            }
-                        }
-                    }
-                }
-            }
-        }
-        bytes
-    }
-
-    fn cases() -> Vec<TensorType> {
-        (0..64).filter_map(TensorType::from_id).filter(|&ty| pack_row(ty).is_some()).collect()
-    }
-
     #[test]
     fn no_kernel_is_chosen_that_needs_more_than_was_asked_for() {
-        for layout in cases().into_iter().filter_map(pack_row).map(|row| row.layout) {
+        for layout in types().into_iter().filter_map(pack_row).map(|row| row.layout) {
             for (_, isa) in Isa::ALL {
                 for n_rows in [1, 2, 3, 64] {
                     let kernel = select(layout, isa, n_rows);
@@ -310,11 +273,11 @@ mod tests {
 
     #[test]
     fn every_kernel_gives_the_scalar_bits_and_near_the_exact_product() {
-        let mut rng = Rng(7);
-        for ty in cases() {
+        let mut rng = Random(7);
+        for ty in types() {
             let row = pack_row(ty).unwrap();
             for (n_out, k, n_rows) in [(16, 256, 1), (5, 512, 2), (37, 256, 3), (16, 768, 9), (16, 256, 33)] {
-                let mut tensor = random_weights(ty, n_out, k, &mut rng);
+                let mut tensor = rng.weights(ty, n_out * k);
                 if ty == TensorType::Q8_0 {
                     tensor[2..34].fill(0x80);
                 }

@@ -7,8 +7,8 @@
 //! Without dot products, `smlal` adds products in 16 bits, one of each quad in a lane: 2 of signed bytes stay exact, 8 of up
 //! to 5 bits, 4 of 6 bits. Sums of neighbouring lanes are then taken in 32 bits.
 
-use super::TileArgs;
 use super::scalar::IQ4_VALUES;
+use super::{TileArgs, high_bits};
 use crate::pack::{Layout, Quant, STEP, SUPER, Scales, TILE};
 use std::arch::aarch64::*;
 
@@ -26,8 +26,10 @@ pub(super) trait Weights {
 
 pub(super) struct Nibble;
 pub(super) struct NibbleIq4;
-pub(super) struct Five;
-pub(super) struct Six;
+/// Nibbles with `BITS` higher bits in planes of their own.
+pub(super) struct High<const BITS: usize>;
+pub(super) type Five = High<1>;
+pub(super) type Six = High<2>;
 pub(super) struct Signed;
 
 #[inline]
@@ -91,28 +93,14 @@ unsafe fn plane(q: *const u8, p: usize, h: usize) -> uint8x16_t {
     unsafe { vld1q_u8(q.add(256 + p * 64 + h * 16)) }
 }
 
-impl Weights for Five {
-    const STEP_BYTES: usize = 320;
-    const MAX: i32 = 31;
+impl<const BITS: usize> Weights for High<BITS> {
+    const STEP_BYTES: usize = 256 + 64 * BITS;
+    const MAX: i32 = (16 << BITS) - 1;
     #[inline(always)]
     unsafe fn bytes(q: *const u8, j: usize, h: usize) -> uint8x16_t {
-        // SAFETY: the caller's promise; the step has one plane.
-        unsafe { with_high(nibble(Nibble::bytes(q, j, h), j), plane(q, 0, h), j, 0x10) }
-    }
-    #[inline]
-    #[target_feature(enable = "neon")]
-    unsafe fn open(bytes: uint8x16_t, _: usize) -> int8x16_t {
-        vreinterpretq_s8_u8(bytes)
-    }
-}
-
-impl Weights for Six {
-    const STEP_BYTES: usize = 384;
-    const MAX: i32 = 63;
-    #[inline(always)]
-    unsafe fn bytes(q: *const u8, j: usize, h: usize) -> uint8x16_t {
-        // SAFETY: the caller's promise; the step has two planes, j < 8.
-        unsafe { with_high(nibble(Nibble::bytes(q, j, h), j), plane(q, j / 4, h), 2 * (j % 4), 0x30) }
+        let (p, at, mask) = high_bits(BITS, j);
+        // SAFETY: the caller's promise; the step has BITS planes, j < 8.
+        unsafe { with_high(nibble(Nibble::bytes(q, j, h), j), plane(q, p, h), at, mask) }
     }
     #[inline]
     #[target_feature(enable = "neon")]
