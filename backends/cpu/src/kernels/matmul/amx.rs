@@ -15,17 +15,13 @@
 
 use super::TileArgs;
 use super::avx512::{self, F16, F32, Five, Nibble, NibbleIq4, ScaleKind, Signed, Six, Super, Weights};
-use crate::pack::{Layout, Quant, STEP, SUPER, Scales, TILE};
+use super::unpacked::Unpacked;
+use crate::pack::{Layout, Quant, STEP, Scales, TILE};
 use std::arch::asm;
 use std::arch::x86_64::*;
 
 /// Rows of activations in a tile register.
 const ROWS: usize = 16;
-
-/// Bytes of scratch for `k` columns: their weights as signed bytes, a scale and a minimum of each output for every 16.
-pub(super) fn scratch_bytes(k: usize) -> usize {
-    k * TILE + 2 * (k / 16) * TILE * 4
-}
 
 /// Groups between the product and the scaling of one.
 const AHEAD: usize = 3;
@@ -82,53 +78,16 @@ unsafe fn rows<W: Weights, S: ScaleKind>(args: &TileArgs, offset: i32) {
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
 unsafe fn full<W: Weights, S: ScaleKind>(args: &TileArgs, n_rows: usize, offset: i32) {
     // SAFETY: the caller's promise.
-    unsafe { unpack::<W, S>(args, offset) };
+    let tile = unsafe { Unpacked::new(args) };
+    // SAFETY: likewise.
+    unsafe { tile.fill::<W, S>(args, offset + W::SHIFT) };
     let config = if S::SCALES.groups() == 1 { &GROUPS_OF_32 } else { &GROUPS_OF_16 };
     // SAFETY: the configuration is 64 valid bytes.
     unsafe { asm!("ldtilecfg [{}]", in(reg) config, options(nostack, readonly)) };
     // SAFETY: the registers are configured, the weights unpacked.
-    unsafe { if S::SCALES.has_min() { blocks_min::<S>(args, n_rows) } else { blocks::<S>(args, n_rows) } }
+    unsafe { if S::SCALES.has_min() { blocks_min::<S>(args, tile, n_rows) } else { blocks::<S>(args, tile, n_rows) } }
     // SAFETY: the registers are given back, so that a switch of threads needn't save them.
     unsafe { asm!("tilerelease", options(nostack, nomem)) };
-}
-
-/// Where the parts of the scratch lie: weights, scales, negated minima.
-unsafe fn parts(args: &TileArgs) -> (*mut u8, *mut f32, *mut f32) {
-    // SAFETY: `scratch_bytes` counts these parts.
-    unsafe {
-        let scales = args.scratch.add(args.k * TILE).cast::<f32>();
-        (args.scratch, scales, scales.add(args.k / 16 * TILE))
-    }
-}
-
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
-unsafe fn unpack<W: Weights, S: ScaleKind>(args: &TileArgs, offset: i32) {
-    // SAFETY: the caller's promise.
-    let (weights, scales, minima) = unsafe { parts(args) };
-    let shift = _mm512_set1_epi8((offset + W::SHIFT) as i8);
-    let groups = S::SCALES.groups();
-    let (mut w, mut sup) = (args.w, args.w);
-    for step in 0..args.k / STEP {
-        if S::SCALES.super_bytes() > 0 && step % (SUPER / STEP) == 0 {
-            sup = w;
-            // SAFETY: the tile holds the super scales before every eighth step.
-            w = unsafe { w.add(S::SCALES.super_bytes()) };
-        }
-        // SAFETY: the tile holds the step; the scratch takes 512 bytes a step and 16 floats a group.
-        unsafe {
-            for (j, quad) in W::quads(w).into_iter().enumerate() {
-                _mm512_store_si512(weights.add(step * STEP * TILE + j * 64).cast(), _mm512_sub_epi8(quad, shift));
-            }
-            for g in 0..groups {
-                let (scale, minus_min) = S::load(sup, w.add(W::STEP_BYTES), g);
-                _mm512_store_ps(scales.add((step * groups + g) * TILE), scale);
-                if S::SCALES.has_min() {
-                    _mm512_store_ps(minima.add((step * groups + g) * TILE), minus_min);
-                }
-            }
-            w = w.add(W::STEP_BYTES + S::SCALES.step_bytes());
-        }
-    }
 }
 
 /// The operands of products in their order: all groups of sixteen rows, then of the next sixteen.
@@ -274,12 +233,12 @@ macro_rules! blocks {
         /// # Safety
         /// As [`TileArgs`] says; the tile registers are configured and the scratch holds the unpacked weights.
         #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
-        unsafe fn $name<S: ScaleKind>(args: &TileArgs, n_rows: usize) {
+        unsafe fn $name<S: ScaleKind>(args: &TileArgs, tile: Unpacked, n_rows: usize) {
             let (k, stride, groups) = (args.k, args.stride, S::SCALES.groups());
             let group = STEP / groups;
             let n_groups = k / group;
-            // SAFETY: the caller's promise.
-            let (weights, scales, _minima) = unsafe { parts(args) };
+            let Unpacked { weights, scales, minima: _minima } = tile;
+            let weights = weights.cast_const();
             let mut buffers = [const { Sums([[0; TILE]; ROWS]) }; BUFFERS];
             let all_left = n_rows / ROWS * n_groups;
             let mut products =

@@ -74,6 +74,8 @@ mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 #[cfg(target_arch = "x86_64")]
+mod avx512_chunk;
+#[cfg(target_arch = "x86_64")]
 mod avxvnni;
 #[cfg(target_arch = "aarch64")]
 mod neon;
@@ -82,6 +84,8 @@ mod neon_dotprod;
 #[cfg(target_arch = "aarch64")]
 mod neon_i8mm;
 mod scalar;
+#[cfg(target_arch = "x86_64")]
+mod unpacked;
 
 pub(crate) use scalar::IQ4_VALUES;
 
@@ -221,9 +225,15 @@ pub(crate) const KERNELS: &[Kernel] = &[
     #[cfg(target_arch = "x86_64")]
     row("matmul_int_avx512vnni", avx512::takes_int, Isa::Avx512Vnni, avx512::run_int),
     #[cfg(target_arch = "x86_64")]
+    Kernel {
+        min_rows: 16,
+        scratch: avx512_chunk::scratch_bytes,
+        ..row("matmul_int_avx512vnni_chunk", avx512_chunk::takes_int, Isa::Avx512Vnni, avx512_chunk::run_int)
+    },
+    #[cfg(target_arch = "x86_64")]
     row("matmul_float_avx512", |layout| !layout.act8(), Isa::Avx512Vnni, avx512::run_float),
     #[cfg(target_arch = "x86_64")]
-    Kernel { min_rows: 16, scratch: amx::scratch_bytes, ..row("matmul_int_amx", amx::takes_int, Isa::Amx, amx::run_int) },
+    Kernel { min_rows: 16, scratch: unpacked::unpacked_bytes, ..row("matmul_int_amx", amx::takes_int, Isa::Amx, amx::run_int) },
     #[cfg(target_arch = "aarch64")]
     row("matmul_int_neon", neon::takes_int, Isa::Neon, neon::run_int),
     #[cfg(target_arch = "aarch64")]
