@@ -128,12 +128,13 @@ impl Scratch {
         let max_rows = steps.iter().map(|s| s.max_rows).max().unwrap_or(0);
         for node in &graph.nodes[nodes] {
             if let Op::MatMul(m) = &node.op {
-                for part in &m.parts {
+                let sizes = m.parts.iter().filter_map(|part| {
                     let decl = &graph.weights[part.rows.weight.0 as usize];
-                    let Some(row) = pack_row(decl.ty) else { continue };
-                    let kernel = matmul::select(row.layout, isa, max_rows);
-                    scratch.per_thread = scratch.per_thread.max(align_up(products + (kernel.scratch)(decl.n_in)));
-                }
+                    Some((matmul::select(pack_row(decl.ty)?.layout, isa, max_rows).scratch)(decl.n_in))
+                });
+                // A gate and what it gates take turns.
+                let kernels = if let Epilogue::Glu(_) = m.epilogue { sizes.sum() } else { sizes.max().unwrap_or(0) };
+                scratch.per_thread = scratch.per_thread.max(align_up(products + kernels));
             }
             if let Op::Attention(a) = &node.op {
                 let d_v = graph.kv_layers[a.layer].d_v;
@@ -443,11 +444,11 @@ impl CpuInstance {
         let args = |w: *const u8, row: usize, n: usize, out: *mut f32, scratch: *mut u8| unsafe {
             TileArgs::new(w, k, arena.at(x), &act, row..row + n, out, scratch)
         };
-        let run = |product: &Product, tile: usize, row: usize, n: usize, out: *mut f32, kernel_scratch: *mut u8| {
+        let run = |product: &Product, tile: usize, row: usize, n: usize, out: *mut f32, kernel_scratch: *mut u8, unpacked: bool| {
             // SAFETY: tile < n_tiles; the packed matrix lies inside the pack.
             let w = unsafe { pack.at(product.packed.offset + tile * product.packed.tile_bytes()) };
             // SAFETY: the operands are those that `TileArgs` asks for; `isa` was available when the model was loaded.
-            unsafe { (product.kernel(n).run)(&args(w, row, n, out, kernel_scratch), product.packed.layout) };
+            unsafe { (product.kernel(n).run)(&TileArgs { unpacked, ..args(w, row, n, out, kernel_scratch) }, product.packed.layout) };
             if let Some((bias, first)) = product.bias {
                 let width = TILE.min(product.packed.n_out - tile * TILE);
                 let bias = &model.vector(bias)[first + tile * TILE..][..width];
@@ -478,9 +479,11 @@ impl CpuInstance {
                 let width = TILE.min(n_out - tile * TILE);
                 for row in (first..last).step_by(PRODUCT_ROWS) {
                     let n = PRODUCT_ROWS.min(last - row);
-                    run(&products[part], tile, row, n, out, rest);
+                    run(&products[part], tile, row, n, out, rest, row > first);
                     if let Some(act) = glu {
-                        run(&products[1], tile, row, n, second, rest);
+                        // SAFETY: the gate's kernel has so much of the scratch, a multiple of a cache line; the rest is the other's.
+                        let rest = unsafe { rest.add((products[0].kernels[1].scratch)(k)) };
+                        run(&products[1], tile, row, n, second, rest, row > first);
                         // SAFETY: both hold n rows of 16.
                         unsafe { (e.glu)(act, out, second, out, n * TILE) };
                     }

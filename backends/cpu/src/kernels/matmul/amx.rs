@@ -15,7 +15,7 @@
 
 use super::TileArgs;
 use super::avx512::{self, F16, F32, Five, Nibble, NibbleIq4, ScaleKind, Signed, Six, Super, Weights};
-use super::unpacked::Unpacked;
+use super::unpacked::{Ahead, Unpacked};
 use crate::pack::{Layout, Quant, STEP, Scales, TILE};
 use std::arch::asm;
 use std::arch::x86_64::*;
@@ -80,12 +80,12 @@ unsafe fn full<W: Weights, S: ScaleKind>(args: &TileArgs, n_rows: usize, offset:
     // SAFETY: the caller's promise.
     let tile = unsafe { Unpacked::new(args) };
     // SAFETY: likewise.
-    unsafe { tile.fill::<W, S>(args, offset + W::SHIFT) };
+    let mut ahead = unsafe { tile.fill::<W, S>(args, offset + W::SHIFT) };
     let config = if S::SCALES.groups() == 1 { &GROUPS_OF_32 } else { &GROUPS_OF_16 };
     // SAFETY: the configuration is 64 valid bytes.
     unsafe { asm!("ldtilecfg [{}]", in(reg) config, options(nostack, readonly)) };
     // SAFETY: the registers are configured, the weights unpacked.
-    unsafe { if S::SCALES.has_min() { blocks_min::<S>(args, tile, n_rows) } else { blocks::<S>(args, tile, n_rows) } }
+    unsafe { if S::SCALES.has_min() { blocks_min::<S>(args, tile, &mut ahead, n_rows) } else { blocks::<S>(args, tile, &mut ahead, n_rows) } }
     // SAFETY: the registers are given back, so that a switch of threads needn't save them.
     unsafe { asm!("tilerelease", options(nostack, nomem)) };
 }
@@ -233,7 +233,7 @@ macro_rules! blocks {
         /// # Safety
         /// As [`TileArgs`] says; the tile registers are configured and the scratch holds the unpacked weights.
         #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
-        unsafe fn $name<S: ScaleKind>(args: &TileArgs, tile: Unpacked, n_rows: usize) {
+        unsafe fn $name<S: ScaleKind>(args: &TileArgs, tile: Unpacked, ahead: &mut Ahead, n_rows: usize) {
             let (k, stride, groups) = (args.k, args.stride, S::SCALES.groups());
             let group = STEP / groups;
             let n_groups = k / group;
@@ -275,6 +275,7 @@ macro_rules! blocks {
                     }
                     products.advance();
                 }
+                ahead.fetch(1);
                 i += 1;
                 if i == n_groups {
                     for (n, acc) in acc.iter_mut().enumerate() {

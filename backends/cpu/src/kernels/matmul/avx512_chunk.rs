@@ -9,7 +9,7 @@
 
 use super::TileArgs;
 use super::avx512::{self, F16, F32, Five, Nibble, NibbleIq4, ScaleKind, Signed, Six, Super, Weights};
-use super::unpacked::{Unpacked, unpacked_bytes};
+use super::unpacked::{Ahead, Unpacked, unpacked_bytes};
 use crate::pack::{Layout, Quant, STEP, Scales, TILE};
 use std::arch::asm;
 use std::arch::x86_64::*;
@@ -29,13 +29,13 @@ unsafe fn rows<W: Weights, S: ScaleKind>(args: &TileArgs, offset: i32) {
     unsafe {
         let tile = Unpacked::new(args);
         // Unsigned, as the instruction wants one side; what they are shifted by is taken back through the activations' sums.
-        tile.fill::<W, S>(args, 0);
+        let mut ahead = tile.fill::<W, S>(args, 0);
         let shift = offset + W::SHIFT;
         let row = match (S::SCALES.has_min(), shift) {
-            (false, 0) => all::<S, false, false>(args, tile, 0),
-            (false, _) => all::<S, false, true>(args, tile, shift),
-            (true, 0) => all::<S, true, false>(args, tile, 0),
-            (true, _) => all::<S, true, true>(args, tile, shift),
+            (false, 0) => all::<S, false, false>(args, tile, &mut ahead, 0),
+            (false, _) => all::<S, false, true>(args, tile, &mut ahead, shift),
+            (true, 0) => all::<S, true, false>(args, tile, &mut ahead, 0),
+            (true, _) => all::<S, true, true>(args, tile, &mut ahead, shift),
         };
         if row < args.n_rows {
             avx512::rows::<W, S>(&args.skip_rows(row), offset);
@@ -45,7 +45,7 @@ unsafe fn rows<W: Weights, S: ScaleKind>(args: &TileArgs, offset: i32) {
 
 /// All rows but the last few; returns how many.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
-unsafe fn all<S: ScaleKind, const MIN: bool, const SHIFTS: bool>(args: &TileArgs, tile: Unpacked, shift: i32) -> usize {
+unsafe fn all<S: ScaleKind, const MIN: bool, const SHIFTS: bool>(args: &TileArgs, tile: Unpacked, ahead: &mut Ahead, shift: i32) -> usize {
     let mut row = 0;
     while row + 8 <= args.n_rows {
         // SAFETY: the rows remain; the scratch holds the unpacked weights.
@@ -55,10 +55,10 @@ unsafe fn all<S: ScaleKind, const MIN: bool, const SHIFTS: bool>(args: &TileArgs
                 shifted_sums::<S>(args, row, n, shift);
             }
             match (S::SCALES.groups(), n) {
-                (1, ROWS) => rows12_of32::<MIN, SHIFTS>(args, tile, row),
-                (1, _) => rows8_of32::<MIN, SHIFTS>(args, tile, row),
-                (_, ROWS) => rows12_of16::<MIN, SHIFTS>(args, tile, row),
-                _ => rows8_of16::<MIN, SHIFTS>(args, tile, row),
+                (1, ROWS) => rows12_of32::<MIN, SHIFTS>(args, tile, ahead, row),
+                (1, _) => rows8_of32::<MIN, SHIFTS>(args, tile, ahead, row),
+                (_, ROWS) => rows12_of16::<MIN, SHIFTS>(args, tile, ahead, row),
+                _ => rows8_of16::<MIN, SHIFTS>(args, tile, ahead, row),
             }
             row += n;
         }
@@ -185,11 +185,12 @@ macro_rules! rows_of {
         /// As [`TileArgs`] says; so many rows remain, and the scratch holds the unpacked weights and, where they are
         /// shifted, the sums.
         #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
-        unsafe fn $name<const MIN: bool, const SHIFTS: bool>(args: &TileArgs, tile: Unpacked, row: usize) {
+        unsafe fn $name<const MIN: bool, const SHIFTS: bool>(args: &TileArgs, tile: Unpacked, ahead: &mut Ahead, row: usize) {
             let per_step = STEP / $group;
             let sums = if per_step == 1 { args.sum32 } else { args.sum16 };
             let mut acc = [_mm512_setzero_ps(); 12];
             for i in 0..args.k / $group {
+                ahead.fetch(1);
                 // SAFETY: group i of the rows: a scale for every 32 columns, sums, weights and minima for every group.
                 unsafe {
                     let at = Group {

@@ -123,6 +123,8 @@ pub(crate) struct TileArgs {
     pub out: *mut f32,
     /// Memory of the calling thread, [`Kernel::scratch`] bytes, aligned to a cache line.
     pub scratch: *mut u8,
+    /// Whether the scratch holds what the same kernel left there of the same tile.
+    pub unpacked: bool,
 }
 
 impl TileArgs {
@@ -155,6 +157,7 @@ impl TileArgs {
             x: x.cast(),
             out: out.wrapping_sub(rows.start * TILE),
             scratch,
+            unpacked: false,
         };
         whole.skip_rows(rows.start)
     }

@@ -34,12 +34,15 @@ impl Unpacked {
         }
     }
 
-    /// Unpacks the tile, less `shift` each of its integers.
+    /// Unpacks the tile, less `shift` each of its integers, where that isn't done yet.
     ///
     /// # Safety
     /// As [`TileArgs`] says; the scratch is at least [`unpacked_bytes`] long.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
-    pub(super) unsafe fn fill<W: Weights, S: ScaleKind>(&self, args: &TileArgs, shift: i32) {
+    pub(super) unsafe fn fill<W: Weights, S: ScaleKind>(&self, args: &TileArgs, shift: i32) -> Ahead {
+        if args.unpacked {
+            return Ahead { at: args.w, left: 0 };
+        }
         let shift = _mm512_set1_epi8(shift as i8);
         let groups = S::SCALES.groups();
         let (mut w, mut sup) = (args.w, args.w);
@@ -63,6 +66,27 @@ impl Unpacked {
                 }
                 w = w.add(W::STEP_BYTES + S::SCALES.step_bytes());
             }
+        }
+        Ahead { at: w, left: (w as usize - args.w as usize).div_ceil(64) }
+    }
+}
+
+/// The next tile, fetched into the second-level cache line by line while this one is worked on: unpacking it would wait
+/// for memory.
+pub(super) struct Ahead {
+    at: *const u8,
+    left: usize,
+}
+
+impl Ahead {
+    /// Fetches `n` lines.
+    #[inline(always)]
+    pub(super) fn fetch(&mut self, n: usize) {
+        for _ in 0..n.min(self.left) {
+            // SAFETY: a fetch of an address that isn't there does nothing; whoever unpacks has the instruction.
+            unsafe { _mm_prefetch::<_MM_HINT_T1>(self.at.cast()) };
+            self.at = self.at.wrapping_add(64);
+            self.left -= 1;
         }
     }
 }
