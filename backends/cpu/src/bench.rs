@@ -100,7 +100,7 @@ impl Product {
                 unsafe {
                     let w = self.weights.as_ptr().add(tile * self.packed.tile_bytes());
                     let args = TileArgs::new(w, self.packed.k, self.activations.as_ptr(), &self.act, rows, out, scratch);
-                    (self.kernel.run)(&args, self.packed.layout);
+                    (self.kernel.run)(&TileArgs { unpacked: first > 0, ..args }, self.packed.layout);
                 }
             }
         }

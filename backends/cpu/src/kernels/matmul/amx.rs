@@ -85,7 +85,9 @@ unsafe fn full<W: Weights, S: ScaleKind>(args: &TileArgs, n_rows: usize, offset:
     // SAFETY: the configuration is 64 valid bytes.
     unsafe { asm!("ldtilecfg [{}]", in(reg) config, options(nostack, readonly)) };
     // SAFETY: the registers are configured, the weights unpacked.
-    unsafe { if S::SCALES.has_min() { blocks_min::<S>(args, tile, &mut ahead, n_rows) } else { blocks::<S>(args, tile, &mut ahead, n_rows) } }
+    unsafe {
+        if S::SCALES.has_min() { blocks_min::<S>(args, tile, &mut ahead, n_rows) } else { blocks::<S>(args, tile, &mut ahead, n_rows) }
+    }
     // SAFETY: the registers are given back, so that a switch of threads needn't save them.
     unsafe { asm!("tilerelease", options(nostack, nomem)) };
 }

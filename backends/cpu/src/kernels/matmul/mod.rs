@@ -289,7 +289,11 @@ mod tests {
         let mut rng = Random(7);
         for ty in types() {
             let row = pack_row(ty).unwrap();
-            for (n_out, k, n_rows) in [(16, 256, 1), (5, 512, 2), (37, 256, 3), (16, 768, 9), (16, 256, 33)] {
+            for (n_out, k, n_rows) in [(16, 256, 1), (5, 512, 2), (37, 256, 3), (16, 768, 9), (16, 256, 33), (16, 1824, 41), (16, 3328, 60)]
+            {
+                if k % ty.row().block_elems != 0 {
+                    continue;
+                }
                 let mut tensor = rng.weights(ty, n_out * k);
                 if ty == TensorType::Q8_0 {
                     tensor[2..34].fill(0x80);
@@ -320,8 +324,15 @@ mod tests {
                         let args = unsafe {
                             TileArgs::new(w.as_ptr(), k, activations, &act, 0..n_rows, out.as_mut_ptr(), scratch.as_mut_ptr().cast())
                         };
+                        // The rows in one call, or in two of which the second finds the tile unpacked.
+                        let n_first = if n_rows > 40 { 24 } else { n_rows };
                         // SAFETY: the operands have the sizes of `TileArgs`, and the machine has the instruction set.
-                        unsafe { (kernel.run)(&args, row.layout) };
+                        unsafe {
+                            (kernel.run)(&TileArgs { n_rows: n_first, ..args }, row.layout);
+                            if n_first < n_rows {
+                                (kernel.run)(&TileArgs { unpacked: true, ..args.skip_rows(n_first) }, row.layout);
+                            }
+                        }
                         out
                     };
                     let want = run(&KERNELS[0]);
