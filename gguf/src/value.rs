@@ -232,7 +232,14 @@ impl<'a> Array<'a> {
 
     /// The elements of an array of strings; `None` for other arrays.
     pub fn strings(&self) -> Option<impl Iterator<Item = &'a [u8]> + 'a> {
-        (self.elem == ValueType::String).then(|| self.iter().filter_map(|v| v.as_bytes()))
+        let (mut cursor, mut left) = (Cursor::new(self.bytes, self.endian), self.len);
+        // Not by way of values: a vocabulary has several hundred thousand, which are gone through whenever a model is opened.
+        (self.elem == ValueType::String).then(move || {
+            std::iter::from_fn(move || {
+                left = left.checked_sub(1)?;
+                cursor.string().ok()
+            })
+        })
     }
 
     /// The elements of an array of any integer type; u64 values above `i64::MAX` become `i64::MAX`. `None` for others.
