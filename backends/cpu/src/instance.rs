@@ -370,9 +370,7 @@ impl CpuInstance {
                             let t = std::slice::from_raw_parts(arena.f32(*table, row, rope.n_rot), rope.n_rot);
                             (e.rope_row)(k, t, rope);
                         }
-                        for head in 0..layout.n_head_kv {
-                            layout.store(base, head, pos % PAGE, &k[head * d_k..][..d_k], &v[head * d_v..][..d_v]);
-                        }
+                        (e.kv_store)(base, &layout, pos % PAGE, k, v);
                     }
                     true
                 })

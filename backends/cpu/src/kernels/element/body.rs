@@ -2,6 +2,7 @@
 
 use super::ELEMENT_ROWS;
 use crate::pack::TILE;
+use selvedge_core::kv::LayerLayout;
 use selvedge_core::math;
 use selvedge_core::ops::{ACT_GROUP, Act, Act8Layout, Add, RmsNorm, Rope, SoftCap};
 use std::ops::Range;
@@ -159,7 +160,7 @@ pub(super) unsafe fn rms_norm_quantize_rows(
     finite
 }
 
-/// Applies `f` to `n` elements of two inputs, eight at a time so that `out` may be one of them and the loop still
+/// Applies `f` to `n` elements of two inputs, sixteen at a time so that `out` may be one of them and the loop still
 /// compiles to vectors.
 ///
 /// # Safety
@@ -167,17 +168,17 @@ pub(super) unsafe fn rms_norm_quantize_rows(
 #[inline(always)]
 unsafe fn zip(a: *const f32, b: *const f32, out: *mut f32, n: usize, f: impl Fn(f32, f32) -> f32) {
     let mut i = 0;
-    while i + 8 <= n {
-        let mut y = [0.0; 8];
-        // SAFETY: i + 8 <= n.
+    while i + TILE <= n {
+        let mut y = [0.0; TILE];
+        // SAFETY: i + 16 <= n.
         unsafe {
-            let (a, b) = (a.add(i).cast::<[f32; 8]>().read(), b.add(i).cast::<[f32; 8]>().read());
-            for j in 0..8 {
+            let (a, b) = (a.add(i).cast::<[f32; TILE]>().read(), b.add(i).cast::<[f32; TILE]>().read());
+            for j in 0..TILE {
                 y[j] = f(a[j], b[j]);
             }
-            out.add(i).cast::<[f32; 8]>().write(y);
+            out.add(i).cast::<[f32; TILE]>().write(y);
         }
-        i += 8;
+        i += TILE;
     }
     while i < n {
         // SAFETY: i < n.
@@ -262,4 +263,16 @@ pub(super) unsafe fn soft_cap(x: *const f32, cap: f32, out: *mut f32, n: usize) 
 #[inline(always)]
 pub(super) unsafe fn rope_row(x: &mut [f32], table: &[f32], rope: &Rope) {
     rope.eval_row(x, table);
+}
+
+/// Keys and values of a row, all heads, into the cache.
+///
+/// # Safety
+/// As for [`LayerLayout::store`] of every head; `k` and `v` hold all heads.
+#[inline(always)]
+pub(super) unsafe fn kv_store(base: *mut u8, layout: &LayerLayout, slot: usize, k: &[f32], v: &[f32]) {
+    for (head, (k, v)) in k.chunks_exact(layout.d_k).zip(v.chunks_exact(layout.d_v)).enumerate() {
+        // SAFETY: the caller's promise.
+        unsafe { layout.store(base, head, slot, k, v) };
+    }
 }
