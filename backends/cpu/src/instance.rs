@@ -11,7 +11,7 @@ use crate::pool::{Pool, ThreadCare, first_task};
 use selvedge_core::backend::{BackendError, CacheShape, Instance, PackBytes, StepIo, TensorSource};
 use selvedge_core::graph::{Node, ValueId, VerifiedGraph};
 use selvedge_core::ids::SeqId;
-use selvedge_core::kv::PAGE;
+use selvedge_core::kv::{KvLayer, PAGE};
 use selvedge_core::ops::{Act8Layout, Attention, Elem, Epilogue, MatMul, Op, RowsDim, WeightId};
 use selvedge_core::os::{ALIGN, FloatEnv, Region, align_up};
 use selvedge_core::place::{Placement, StepShape};
@@ -32,8 +32,16 @@ fn cached_rows(k: usize) -> usize {
     if rows >= PRODUCT_ROWS { rows / PRODUCT_ROWS * PRODUCT_ROWS } else { (rows / TILE * TILE).max(TILE) }
 }
 
-/// Rows of one sequence that a task of attention takes together.
-const ATTENTION_ROWS: usize = 8;
+/// Rows of one sequence that a task of attention takes together, at least and at most.
+const ATTENTION_ROWS: [usize; 2] = [8, 32];
+/// Queries of a task that share the widening of keys and values: it costs them little then.
+const ATTENTION_QUERIES: usize = 96;
+
+/// The most rows in a task of attention, of so many queries each.
+fn attention_rows(group: usize) -> usize {
+    (ATTENTION_QUERIES / group).clamp(ATTENTION_ROWS[0], ATTENTION_ROWS[1])
+}
+
 /// Steps of up to so many rows split attention by blocks too, so that few heads fill all threads.
 const SPLIT_ROWS: usize = 4;
 /// The most blocks in one task of split attention.
@@ -137,10 +145,11 @@ impl Scratch {
                 scratch.per_thread = scratch.per_thread.max(align_up(products + kernels));
             }
             if let Op::Attention(a) = &node.op {
-                let d_v = graph.kv_layers[a.layer].d_v;
-                let group = a.n_head / graph.kv_layers[a.layer].n_head_kv;
+                let KvLayer { n_head_kv, d_k, d_v, .. } = graph.kv_layers[a.layer];
+                let group = a.n_head / n_head_kv;
                 let state = align_up((d_v + 2) * 4);
-                scratch.per_thread = scratch.per_thread.max((ATTENTION_ROWS * group + MAX_QUERIES) * state);
+                let floats = align_up((d_k + d_v) * PAGE * 4);
+                scratch.per_thread = scratch.per_thread.max(attention_rows(group) * group * state + floats);
                 scratch.blocks = scratch.blocks.max(split_rows * a.n_head * (n_ctx.div_ceil(PAGE) + 1) * state);
             }
         }
@@ -379,9 +388,7 @@ impl CpuInstance {
                             let t = std::slice::from_raw_parts(arena.f32(*table, row, rope.n_rot), rope.n_rot);
                             (e.rope_row)(k, t, rope);
                         }
-                        for head in 0..layout.n_head_kv {
-                            layout.store(base, head, pos % PAGE, &k[head * d_k..][..d_k], &v[head * d_v..][..d_v]);
-                        }
+                        (e.kv_store)(base, &layout, pos % PAGE, k, v);
                     }
                     true
                 })
@@ -541,15 +548,18 @@ impl CpuInstance {
         let scratch = Shared(self.scratch.as_ptr());
         let per_thread = self.scratch_sizes.per_thread;
         let pos = |row: usize| rows[row].pos[0] as usize;
-        let query = |row: usize, head: usize, block: usize, result: *mut f32| -> Option<Query> {
+        // The positions of a block that a row sees.
+        let seen = |row: usize, block: usize| -> Option<Range<usize>> {
             let (first, last) = (a.mask.first(pos(row)).max(block * PAGE), pos(row).min(block * PAGE + PAGE - 1));
-            (first <= last).then(|| Query {
-                // SAFETY: the head lies inside the row.
-                q: unsafe { arena.f32(q, row, a.n_head * d_k).add(head * d_k) },
-                lo: first - block * PAGE,
-                hi: last + 1 - block * PAGE,
-                out: result,
-            })
+            (first <= last).then(|| first - block * PAGE..last + 1 - block * PAGE)
+        };
+        let query = |row: usize, head: usize, seen: &Range<usize>, out: *mut f32, merge: bool| Query {
+            // SAFETY: the head lies inside the row.
+            q: unsafe { arena.f32(q, row, a.n_head * d_k).add(head * d_k) },
+            lo: seen.start,
+            hi: seen.end,
+            out,
+            merge,
         };
         let block_args = |head: usize, page: *mut u8, next: *const u8| BlockArgs {
             page,
@@ -585,14 +595,13 @@ impl CpuInstance {
                     let Some(page) = kv.block(a.layer, rows[row].seq, block) else { continue };
                     // The next block is mostly this thread's, in this task or the one after; any address may be fetched.
                     let next = kv.block(a.layer, rows[row].seq, block + 1).unwrap_or(page);
-                    let mut head = head_kv * group;
-                    while head < (head_kv + 1) * group {
-                        let n = MAX_QUERIES.min((head_kv + 1) * group - head);
-                        let queries: [Option<Query>; MAX_QUERIES] =
-                            std::array::from_fn(|j| (j < n).then(|| query(row, head + j, block, result(row, head + j, i))).flatten());
-                        run_block(&kernels, &block_args(head_kv, page, next), &queries);
-                        head += n;
+                    let Some(seen) = seen(row, block) else { continue };
+                    let args = block_args(head_kv, page, next);
+                    let mut pass = Pass::new(&kernels, &args);
+                    for head in head_kv * group..(head_kv + 1) * group {
+                        pass.add(query(row, head, &seen, result(row, head, i), false));
                     }
+                    pass.run();
                 }
             });
             let merge = |task: usize| {
@@ -611,10 +620,13 @@ impl CpuInstance {
             }
             return;
         }
+        // Tasks enough for threads of unequal speed.
+        let most = attention_rows(group);
+        let per_task = (rows.len() * layout.n_head_kv / (8 * self.pool.n_threads())).clamp(ATTENTION_ROWS[0], most);
         self.runs.clear();
         for (i, row) in rows.iter().enumerate() {
             match self.runs.last_mut() {
-                Some(run) if run.seq == row.seq && run.n < ATTENTION_ROWS => run.n += 1,
+                Some(run) if run.seq == row.seq && run.n < per_task => run.n += 1,
                 _ => self.runs.push(RowRun { first: i, n: 1, seq: row.seq }),
             }
         }
@@ -623,40 +635,39 @@ impl CpuInstance {
         self.pool.run(runs.len() * layout.n_head_kv, &|task, thread| {
             let run = runs[runs.len() - 1 - task / layout.n_head_kv];
             let head_kv = task % layout.n_head_kv;
-            let n_pairs = run.n * group;
-            let pair = |i: usize| (run.first + i / group, head_kv * group + i % group);
-            // SAFETY: each thread has scratch of its own: a state per pair and a result per query of a pass.
+            // SAFETY: each thread has scratch of its own: a state per query, then the floats of a head's keys and values.
             let mine = unsafe { scratch.at(thread * per_thread).cast::<f32>() };
             // SAFETY: likewise.
-            let state = |i: usize| unsafe { mine.add(i * state_len) };
-            let first = (run.first..run.first + run.n).map(|row| blocks(row).start).min().unwrap_or(0);
-            let last = (run.first..run.first + run.n).map(|row| blocks(row).end).max().unwrap_or(0);
+            let state = |row: usize, i: usize| unsafe { mine.add(((row - run.first) * group + i) * state_len) };
+            // SAFETY: likewise.
+            let floats = unsafe { mine.add(most * group * state_len) };
+            let in_run = run.first..run.first + run.n;
+            let first = in_run.clone().map(|row| blocks(row).start).min().unwrap_or(0);
+            let last = in_run.clone().map(|row| blocks(row).end).max().unwrap_or(0);
             for block in first..last {
                 let Some(page) = kv.block(a.layer, run.seq, block) else { continue };
-                let mut i = 0;
-                while i < n_pairs {
-                    let n = MAX_QUERIES.min(n_pairs - i);
-                    let fresh = |row: usize| blocks(row).start == block;
-                    let queries: [Option<Query>; MAX_QUERIES] = std::array::from_fn(|j| {
-                        if j >= n {
-                            return None;
-                        }
-                        let (row, head) = pair(i + j);
-                        query(row, head, block, if fresh(row) { state(i + j) } else { state(ATTENTION_ROWS * group + j) })
-                    });
-                    run_block(&kernels, &block_args(head_kv, page, std::ptr::null()), &queries);
-                    for (j, query) in queries.iter().enumerate() {
-                        if query.is_some() && !fresh(pair(i + j).0) {
-                            // SAFETY: two results of d_v + 2 floats.
-                            unsafe { (kernels.merge)(state(i + j), state(ATTENTION_ROWS * group + j), d_v) };
-                        }
-                    }
-                    i += n;
+                let mut args = block_args(head_kv, page, std::ptr::null());
+                // Two passes convert as fast as they would read what was converted.
+                if run.n * group > 2 * MAX_QUERIES {
+                    let seen = || in_run.clone().filter_map(|row| seen(row, block));
+                    let all = seen().map(|s| s.start).min().unwrap_or(0)..seen().map(|s| s.end).max().unwrap_or(0);
+                    // SAFETY: as for a pass; the scratch has room for the floats.
+                    args = unsafe { (kernels.widen)(&args, all, floats) };
                 }
+                let mut pass = Pass::new(&kernels, &args);
+                for row in in_run.clone() {
+                    let Some(seen) = seen(row, block) else { continue };
+                    let merge = blocks(row).start != block;
+                    for i in 0..group {
+                        pass.add(query(row, head_kv * group + i, &seen, state(row, i), merge));
+                    }
+                }
+                pass.run();
             }
-            for i in 0..n_pairs {
-                let (row, head) = pair(i);
-                finish(row, head, state(i));
+            for row in in_run {
+                for i in 0..group {
+                    finish(row, head_kv * group + i, state(row, i));
+                }
             }
         });
     }
@@ -675,16 +686,34 @@ impl CpuInstance {
     }
 }
 
-fn run_block(kernels: &AttentionKernels, args: &BlockArgs, queries: &[Option<Query>; MAX_QUERIES]) {
-    let Some(any) = queries.iter().flatten().next() else { return };
-    let mut some = [*any; MAX_QUERIES];
-    let mut n = 0;
-    for query in queries.iter().flatten() {
-        some[n] = *query;
-        n += 1;
+/// Queries that share a pass over a block, collected until it is full.
+struct Pass<'a> {
+    kernels: &'a AttentionKernels,
+    args: &'a BlockArgs,
+    queries: [Query; MAX_QUERIES],
+    n: usize,
+}
+
+impl<'a> Pass<'a> {
+    fn new(kernels: &'a AttentionKernels, args: &'a BlockArgs) -> Pass<'a> {
+        let none = Query { q: std::ptr::null(), lo: 0, hi: 0, out: std::ptr::null_mut(), merge: false };
+        Pass { kernels, args, queries: [none; MAX_QUERIES], n: 0 }
     }
-    // SAFETY: queries point at the step's values, `args` at a page of the layer, and `isa` was available at load.
-    unsafe { (kernels.block)(args, &some[..n]) };
+
+    fn add(&mut self, query: Query) {
+        self.queries[self.n] = query;
+        self.n += 1;
+        if self.n == MAX_QUERIES {
+            self.run();
+        }
+    }
+
+    fn run(&mut self) {
+        // SAFETY: queries point at the step's values, `args` at a page of the layer or its floats, and `isa` was available at
+        // load.
+        unsafe { (self.kernels.block)(self.args, &self.queries[..self.n]) };
+        self.n = 0;
+    }
 }
 
 impl Instance for CpuInstance {

@@ -102,6 +102,7 @@ impl LayerLayout {
     ///
     /// # Safety
     /// `base` is the start of this layer's part of a page (`KvPages::block`), and no other thread touches the position.
+    #[inline(always)]
     pub unsafe fn store(&self, base: *mut u8, head: usize, slot: usize, k: &[f32], v: &[f32]) {
         debug_assert!(k.len() == self.d_k && v.len() == self.d_v && slot < PAGE && head < self.n_head_kv);
         // SAFETY: head and slot lie inside the layout; keys stride by PAGE, values follow each other.
@@ -151,10 +152,29 @@ impl LayerLayout {
     }
 }
 
+/// The f16 nearest to `x`, ties to even, without branches: compiled for vectors where the caller is.
+#[inline(always)]
+fn f16_bits(x: f32) -> u16 {
+    /// Smallest magnitudes that are normal as f16, and that round to infinity.
+    const NORMAL: u32 = 113 << 23;
+    const INFINITE: u32 = 0x477f_f000;
+    let magnitude = x.to_bits() & 0x7fff_ffff;
+    // The exponent's bias changes by 112; half a unit less one, and one more where the kept part is odd, rounds.
+    let normal = magnitude.wrapping_sub(112 << 23).wrapping_add(0xfff + (magnitude >> 13 & 1)) >> 13;
+    // A unit in the last place of 0.5 is one of subnormal f16: the sum rounds.
+    let subnormal = (f32::from_bits(magnitude) + 0.5).to_bits().wrapping_sub(0.5_f32.to_bits());
+    let finite = if magnitude < NORMAL { subnormal } else { normal };
+    let nan = 0x7e00 | (magnitude >> 13 & 0x3ff);
+    let special = if magnitude > 0x7f80_0000 { nan } else { 0x7c00 };
+    let bits = if magnitude < INFINITE { finite } else { special };
+    (bits | x.to_bits() >> 16 & 0x8000) as u16
+}
+
 /// Writes features at `first + i * stride`; quantised types put scales, at the places of `scales`, after `n` integers.
 ///
 /// # Safety
 /// All indices lie inside a head's part of a page, which is aligned to 64 bytes.
+#[inline(always)]
 unsafe fn put(base: *mut u8, elem: KvElem, xs: &[f32], n: usize, (stride, first): (usize, usize), scales: (usize, usize)) {
     match elem {
         KvElem::F32 => {
@@ -164,9 +184,21 @@ unsafe fn put(base: *mut u8, elem: KvElem, xs: &[f32], n: usize, (stride, first)
             }
         }
         KvElem::F16 => {
-            for (i, &x) in xs.iter().enumerate() {
+            let (blocks, rest) = xs.as_chunks::<16>();
+            for (b, block) in blocks.iter().enumerate() {
+                // All at once: vectors convert, whatever the stride.
+                let mut halves = [0; 16];
+                for (half, &x) in halves.iter_mut().zip(block) {
+                    *half = f16_bits(x);
+                }
+                for (i, x) in halves.into_iter().enumerate() {
+                    // SAFETY: the caller's promise.
+                    unsafe { base.cast::<u16>().add(first + (16 * b + i) * stride).write(x) };
+                }
+            }
+            for (i, &x) in rest.iter().enumerate() {
                 // SAFETY: the caller's promise.
-                unsafe { base.cast::<u16>().add(first + i * stride).write(f16::from_f32(x).to_bits()) };
+                unsafe { base.cast::<u16>().add(first + (16 * blocks.len() + i) * stride).write(f16_bits(x)) };
             }
         }
         KvElem::Q8_0 => {
@@ -209,6 +241,19 @@ unsafe fn get(base: *const u8, elem: KvElem, n: usize, idx: usize, scale_idx: us
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn halves_round_as_the_crate_rounds_them() {
+        // All exponents and signs with what can decide the rounding, and a walk over the rest.
+        let edges = (0..1_u32 << 9).flat_map(|high| {
+            (0..1 << 14).map(move |low| (high << 23) | (low >> 3 << 12) | [0, 1, 2, 0x7ff, 0x800, 0x801, 0xffe, 0xfff][low as usize & 7])
+        });
+        let walk = (0..1_u32 << 22).map(|i| i.wrapping_mul(0x9e37_79b1));
+        for bits in edges.chain(walk) {
+            let x = f32::from_bits(bits);
+            assert_eq!(f16_bits(x), f16::from_f32(x).to_bits(), "{bits:08x}");
+        }
+    }
 
     #[test]
     fn what_is_stored_is_loaded() {

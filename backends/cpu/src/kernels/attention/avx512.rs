@@ -6,6 +6,7 @@ use super::{AttentionKernels, BlockArgs, Query, finish_body, merge_body, scalar}
 use selvedge_core::kv::KvElem;
 use selvedge_core::math::N_LANE;
 use std::arch::x86_64::*;
+use std::ops::Range;
 
 vector_kernels!(Avx512, "avx2,fma,f16c,avx512f,avx512bw,avx512vl", "attention_avx512", 8 4 3 2 1);
 

@@ -22,6 +22,7 @@ mod vector;
 use crate::isa::Isa;
 use selvedge_core::kv::{LayerLayout, PAGE};
 use selvedge_core::math;
+use std::ops::Range;
 
 /// The most queries that share a pass over a block.
 pub(crate) const MAX_QUERIES: usize = 8;
@@ -37,6 +38,8 @@ pub(crate) struct Query {
     pub hi: usize,
     /// `[d_v + 2]`: max, sum, weighted values. Written.
     pub out: *mut f32,
+    /// Whether `out` holds the result of earlier blocks, which this one is merged into.
+    pub merge: bool,
 }
 
 /// What the queries of a block have in common.
@@ -64,6 +67,13 @@ pub(crate) struct BlockArgs {
 /// has the instruction set.
 pub(crate) type BlockFn = unsafe fn(&BlockArgs, &[Query]);
 
+/// Widens the keys and values of a block, from the first position to the one past the last, to floats at the given place,
+/// `[d_k + d_v] * 64`, so that many queries share the conversion; where they now lie.
+///
+/// # Safety
+/// As for [`BlockFn`]; the place holds that many floats and is no part of the page.
+pub(crate) type WidenFn = unsafe fn(&BlockArgs, Range<usize>, *mut f32) -> BlockArgs;
+
 /// Merges a block's result into a running one.
 ///
 /// # Safety
@@ -75,6 +85,8 @@ pub(crate) type MergeFn = unsafe fn(*mut f32, *const f32, usize);
 pub(crate) struct AttentionKernels {
     /// One block.
     pub block: BlockFn,
+    /// Keys and values as floats, for more queries than take one pass.
+    pub widen: WidenFn,
     /// Merge.
     pub merge: MergeFn,
     /// `(state, d_v, out)`: the weighted mean of a finished state.
@@ -126,12 +138,18 @@ fn soft_max(s: &mut [f32; PAGE], lo: usize, hi: usize, scale: f32, soft_cap: f32
 unsafe fn merge_body(state: *mut f32, block: *const f32, d_v: usize) {
     // SAFETY: the caller gives d_v + 2 floats each, not overlapping.
     let (state, block) = unsafe { (std::slice::from_raw_parts_mut(state, d_v + 2), std::slice::from_raw_parts(block, d_v + 2)) };
-    let max = if block[0] > state[0] { block[0] } else { state[0] };
-    let (a, b) = (math::exp(state[0] - max), math::exp(block[0] - max));
+    let (max, a, b) = factors(state[0], block[0]);
     state[0] = max;
     for (s, &x) in state[1..].iter_mut().zip(&block[1..]) {
         *s = x.mul_add(b, *s * a);
     }
+}
+
+/// Maximum of a running result and of a block, and the factors that each is merged with.
+#[inline(always)]
+fn factors(state: f32, block: f32) -> (f32, f32, f32) {
+    let max = if block > state { block } else { state };
+    (max, math::exp(state - max), math::exp(block - max))
 }
 
 #[inline(always)]
@@ -174,20 +192,40 @@ mod tests {
                         unsafe { layout.store(base, head, slot, &k, &v) };
                     }
                 }
+                let mut floats = vec![0_u64; (d_k + d_v) * PAGE / 2];
                 let q: Vec<Vec<f32>> = (0..MAX_QUERIES).map(|_| (0..d_k).map(|_| next()).collect()).collect();
                 for soft_cap in [0.0, 2.0] {
                     for n in 1..=MAX_QUERIES {
-                        let run = |kernels: &AttentionKernels| {
+                        let mut run = |kernels: &AttentionKernels| {
                             let mut out = vec![vec![0.0_f32; d_v + 2]; n];
                             let queries: Vec<Query> = out
                                 .iter_mut()
                                 .zip(&q)
                                 .enumerate()
-                                .map(|(i, (out, q))| Query { q: q.as_ptr(), lo: first + i, hi: last - 5 * i, out: out.as_mut_ptr() })
+                                .map(|(i, (out, q))| Query {
+                                    q: q.as_ptr(),
+                                    lo: first + i,
+                                    hi: last - 5 * i,
+                                    out: out.as_mut_ptr(),
+                                    merge: false,
+                                })
                                 .collect();
                             let args = BlockArgs { page: base, layout, head: 1, scale: 0.3, soft_cap, next: base };
                             // SAFETY: all buffers have the sizes of the layout.
                             unsafe { (kernels.block)(&args, &queries) };
+                            // Widened, and merged into the same block's result.
+                            let mut merged = out.clone();
+                            let again: Vec<Query> =
+                                merged.iter_mut().zip(&queries).map(|(m, q)| Query { out: m.as_mut_ptr(), merge: true, ..*q }).collect();
+                            floats.fill(u64::MAX);
+                            // SAFETY: as above, with room for all positions.
+                            unsafe { (kernels.block)(&(kernels.widen)(&args, first..last, floats.as_mut_ptr().cast()), &again) };
+                            for (merged, out) in merged.iter().zip(&out) {
+                                let mut state = out.clone();
+                                // SAFETY: d_v + 2 floats each.
+                                unsafe { (kernels.merge)(state.as_mut_ptr(), out.as_ptr(), d_v) };
+                                assert!(state.iter().zip(merged).all(|(a, b)| a.to_bits() == b.to_bits()));
+                            }
                             let mut state = out[0].clone();
                             for block in &out {
                                 // SAFETY: d_v + 2 floats each.

@@ -5,6 +5,7 @@ use super::{AttentionKernels, BlockArgs, Query, finish_body, merge_body, scalar}
 use selvedge_core::kv::KvElem;
 use selvedge_core::math::N_LANE;
 use std::arch::aarch64::*;
+use std::ops::Range;
 
 vector_kernels!(Neon, "neon", "attention_neon", 4 3 2 1);
 

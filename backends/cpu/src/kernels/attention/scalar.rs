@@ -1,9 +1,10 @@
 //! The scalar row: it defines the bits.
 
-use super::{AttentionKernels, BlockArgs, Query, finish_body, merge_body, soft_max};
+use super::{AttentionKernels, BlockArgs, Query, factors, finish_body, merge_body, soft_max};
 use selvedge_core::kv::PAGE;
+use std::ops::Range;
 
-pub(super) const KERNELS: AttentionKernels = AttentionKernels { block, merge, finish, name: "attention_scalar" };
+pub(super) const KERNELS: AttentionKernels = AttentionKernels { block, widen, merge, finish, name: "attention_scalar" };
 
 pub(super) unsafe fn block(args: &BlockArgs, queries: &[Query]) {
     let layout = args.layout;
@@ -22,15 +23,23 @@ pub(super) unsafe fn block(args: &BlockArgs, queries: &[Query]) {
         let (max, sum) = soft_max(&mut s, query.lo, query.hi, args.scale, args.soft_cap);
         // SAFETY: `out` holds d_v + 2 floats.
         let out = unsafe { std::slice::from_raw_parts_mut(query.out, layout.d_v + 2) };
-        (out[0], out[1]) = (max, sum);
+        let (new_max, a, b) = if query.merge { factors(out[0], max) } else { (max, 0.0, 1.0) };
+        let into = |old: &mut f32, x: f32| *old = if query.merge { x.mul_add(b, *old * a) } else { x };
+        out[0] = new_max;
+        into(&mut out[1], sum);
         for (d, o) in out[2..].iter_mut().enumerate() {
-            *o = 0.0;
+            let mut x = 0.0_f32;
             for (p, e) in s.iter().enumerate().take(query.hi).skip(query.lo) {
                 // SAFETY: d < d_v and p < 64.
-                *o = unsafe { layout.value(values, p, d) }.mul_add(*e, *o);
+                x = unsafe { layout.value(values, p, d) }.mul_add(*e, x);
             }
+            into(o, x);
         }
     }
+}
+
+unsafe fn widen(args: &BlockArgs, _: Range<usize>, _: *mut f32) -> BlockArgs {
+    *args
 }
 
 unsafe fn merge(state: *mut f32, block: *const f32, d_v: usize) {

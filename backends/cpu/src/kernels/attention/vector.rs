@@ -3,10 +3,12 @@
 //! Scores run with positions in lanes, values with features in lanes; two registers at a time, and as many queries as
 //! there are registers for share each load and conversion.
 
-use super::{BlockArgs, Query};
-use selvedge_core::kv::{KV_BLOCK, PAGE};
+use super::{BlockArgs, Query, factors};
+use selvedge_core::kv::{KV_BLOCK, KvElem, LayerLayout, PAGE};
 use selvedge_core::math::{self, N_LANE};
 use selvedge_core::ops::SoftCap;
+use std::mem::MaybeUninit;
+use std::ops::Range;
 
 /// A register of floats. All functions need the instruction set of the implementor.
 pub(super) trait Vector {
@@ -58,6 +60,9 @@ impl Fetch {
     }
 }
 
+/// Scores of one query against a block, then weights: written where some query sees the positions.
+type Scores = [MaybeUninit<f32>; PAGE];
+
 /// Neighbouring elements of a head's keys or values as floats. `n`: elements before the scales; `idx`: of the first
 /// element; `scale`: of its scale; `shared`: whether all have one scale (features of a value) or one each.
 pub(super) trait Load {
@@ -99,7 +104,7 @@ pub(super) unsafe fn block<S: Vector, E: Load, const N: usize>(args: &BlockArgs,
     let (d_k, d_v) = (layout.d_k, layout.d_v);
     // SAFETY: offsets of the head inside the page.
     let (k, v) = unsafe { (args.page.add(layout.k_offset(args.head)), args.page.add(layout.v_offset(args.head))) };
-    let mut s = [[0.0_f32; PAGE]; N];
+    let mut s = [[const { MaybeUninit::uninit() }; PAGE]; N];
     let lo = queries.iter().map(|q| q.lo).min().unwrap_or(0);
     let hi = queries.iter().map(|q| q.hi).max().unwrap_or(PAGE);
     let pair = 2 * S::LANES;
@@ -122,80 +127,142 @@ pub(super) unsafe fn block<S: Vector, E: Load, const N: usize>(args: &BlockArgs,
                 }
             }
             for (s, acc) in s.iter_mut().zip(&acc) {
-                S::store(s.as_mut_ptr().add(p), acc[0]);
-                S::store(s.as_mut_ptr().add(p + S::LANES), acc[1]);
+                let s = s.as_mut_ptr().cast::<f32>().add(p);
+                S::store(s, acc[0]);
+                S::store(s.add(S::LANES), acc[1]);
             }
         }
     }
-    for (s, query) in s.iter_mut().zip(queries) {
-        // SAFETY: the caller has the instruction set; `out` holds d_v + 2 floats.
-        unsafe {
-            let (max, sum) = soft_max::<S>(s, query.lo, query.hi, args.scale, args.soft_cap);
-            *query.out = max;
-            *query.out.add(1) = sum;
-        }
+    let (mut max, mut sum) = ([0.0; N], [0.0; N]);
+    let seen = lo / pair * pair..hi.next_multiple_of(pair);
+    for (i, query) in queries.iter().enumerate() {
+        // SAFETY: the caller has the instruction set; scores of `seen` were written above.
+        (max[i], sum[i]) = unsafe { soft_max::<S>(&mut s[i], seen.clone(), query.lo, query.hi, args.scale, args.soft_cap) };
     }
+    let into = merge_sums(&max, &sum, queries);
     let mut fetch = Fetch::new(args.next, layout.k_offset(args.head), PAGE * layout.elem.head_bytes(d_k));
     let mut d = 0;
     while d + pair <= d_v {
         // SAFETY: d + pair <= d_v.
-        unsafe { values::<S, E, N, 2>(v, d_v, d, lo..hi, &s, queries, &mut fetch) };
+        unsafe { values::<S, E, N, 2>(v, d_v, d, lo..hi, &s, queries, &into, &mut fetch) };
         d += pair;
     }
     while d + S::LANES <= d_v {
         // SAFETY: d + LANES <= d_v.
-        unsafe { values::<S, E, N, 1>(v, d_v, d, lo..hi, &s, queries, &mut fetch) };
+        unsafe { values::<S, E, N, 1>(v, d_v, d, lo..hi, &s, queries, &into, &mut fetch) };
         d += S::LANES;
     }
     while d < d_v {
-        for (s, query) in s.iter().zip(queries) {
+        for ((s, query), &[a, b]) in s.iter().zip(queries).zip(&into) {
             let mut o = 0.0_f32;
             for (p, e) in s.iter().enumerate().take(query.hi).skip(query.lo) {
-                // SAFETY: p < 64 and d < d_v.
-                o = unsafe { layout.value(v, p, d) }.mul_add(*e, o);
+                // SAFETY: p < 64 and d < d_v; weights of what the query sees were written.
+                o = unsafe { layout.value(v, p, d).mul_add(e.assume_init(), o) };
             }
             // SAFETY: `out` holds d_v + 2 floats.
-            unsafe { *query.out.add(2 + d) = o };
+            let out = unsafe { &mut *query.out.add(2 + d) };
+            *out = if query.merge { o.mul_add(b, *out * a) } else { o };
         }
         d += 1;
     }
 }
 
-/// As [`super::soft_max`], in registers.
+/// Writes maxima and sums, merged where the query says so; the factors of what was there and of the block.
 #[inline(always)]
-unsafe fn soft_max<S: Vector>(s: &mut [f32; PAGE], lo: usize, hi: usize, scale: f32, soft_cap: f32) -> (f32, f32) {
+fn merge_sums<const N: usize>(max: &[f32; N], sum: &[f32; N], queries: &[Query]) -> [[f32; 2]; N] {
+    let mut old = [[0.0; 2]; N];
+    for (old, query) in old.iter_mut().zip(queries).filter(|(_, query)| query.merge) {
+        // SAFETY: `out` holds d_v + 2 floats.
+        *old = unsafe { *query.out.cast() };
+    }
+    // For all at once: vectors compute the exponentials.
+    let (mut new, mut a, mut b) = ([0.0; N], [0.0; N], [0.0; N]);
+    for i in 0..N {
+        (new[i], a[i], b[i]) = factors(old[i][0], max[i]);
+    }
+    for (i, query) in queries.iter().enumerate() {
+        let merged = if query.merge { [new[i], sum[i].mul_add(b[i], old[i][1] * a[i])] } else { [max[i], sum[i]] };
+        // SAFETY: as above.
+        unsafe { *query.out.cast() = merged };
+    }
+    std::array::from_fn(|i| [a[i], b[i]])
+}
+
+/// As [`super::soft_max`], in registers: `seen` is whole pairs of them that hold `lo..hi`; others are left alone.
+#[inline(always)]
+unsafe fn soft_max<S: Vector>(s: &mut Scores, seen: Range<usize>, lo: usize, hi: usize, scale: f32, soft_cap: f32) -> (f32, f32) {
+    let at = s.as_mut_ptr().cast::<f32>();
     if soft_cap != 0.0 {
-        for s in s.iter_mut() {
+        // SAFETY: scores that were written.
+        for s in unsafe { std::slice::from_raw_parts_mut(at.add(seen.start), seen.len()) } {
             *s = SoftCap::eval(*s * scale, soft_cap);
         }
     }
     let scale = if soft_cap != 0.0 { 1.0 } else { scale };
-    let at = s.as_mut_ptr();
-    let seen = |p: usize| (lo as isize - p as isize, hi as isize - p as isize);
+    let whole = lo <= seen.start && hi >= seen.end;
+    let within = |x: S::V, p: usize, other: f32| {
+        // SAFETY: the caller has the instruction set.
+        if whole { x } else { unsafe { S::within(x, lo as isize - p as isize, hi as isize - p as isize, other) } }
+    };
     // SAFETY: p + LANES <= 64, and p modulo 16 + LANES <= 16.
     unsafe {
         let mut lanes = [f32::NEG_INFINITY; N_LANE];
-        for p in (0..PAGE).step_by(S::LANES) {
-            let (lo, hi) = seen(p);
-            let x = S::within(S::mul(S::load_f32(at.add(p)), S::splat(scale)), lo, hi, f32::NEG_INFINITY);
+        for p in seen.clone().step_by(S::LANES) {
+            let x = within(S::mul(S::load_f32(at.add(p)), S::splat(scale)), p, f32::NEG_INFINITY);
             S::store(at.add(p), x);
             let lane = lanes.as_mut_ptr().add(p % N_LANE);
             S::store(lane, S::larger(S::load_f32(lane), x));
         }
         let max = S::tree_larger(&lanes);
-        for s in s.iter_mut() {
-            *s = math::exp(*s - max);
-        }
         let mut lanes = [0.0; N_LANE];
-        for p in (0..PAGE).step_by(S::LANES) {
-            let (lo, hi) = seen(p);
-            let e = S::within(S::load_f32(at.add(p)), lo, hi, 0.0);
-            S::store(at.add(p), e);
-            let lane = lanes.as_mut_ptr().add(p % N_LANE);
-            S::store(lane, S::add(S::load_f32(lane), e));
+        for first in seen.step_by(N_LANE) {
+            let block = &mut *at.add(first).cast::<[f32; N_LANE]>();
+            for s in block {
+                *s = math::exp(*s - max);
+            }
+            for p in (first..first + N_LANE).step_by(S::LANES) {
+                let e = within(S::load_f32(at.add(p)), p, 0.0);
+                S::store(at.add(p), e);
+                let lane = lanes.as_mut_ptr().add(p % N_LANE);
+                S::store(lane, S::add(S::load_f32(lane), e));
+            }
         }
         (max, S::tree(&lanes))
     }
+}
+
+/// As [`super::WidenFn`] says.
+#[inline(always)]
+pub(super) unsafe fn widen<S: Vector, E: Load>(args: &BlockArgs, positions: Range<usize>, to: *mut f32) -> BlockArgs {
+    let layout = args.layout;
+    let (d_k, d_v) = (layout.d_k, layout.d_v);
+    let floats = LayerLayout::new(KvElem::F32, 1, d_k, d_v);
+    let pair = 2 * S::LANES;
+    // SAFETY: features and positions lie inside the head, and inside the place, which has room for 64 positions of floats.
+    unsafe {
+        let (k, v) = (args.page.add(layout.k_offset(args.head)), args.page.add(layout.v_offset(args.head)));
+        let (k_to, v_to) = (to, to.cast::<u8>().add(floats.v_offset(0)).cast::<f32>());
+        for d in 0..d_k {
+            // Whole pairs of registers, as they are read.
+            for p in (positions.start / pair * pair..positions.end.next_multiple_of(pair)).step_by(S::LANES) {
+                let idx = d * PAGE + p;
+                S::store(k_to.add(idx), E::load::<S>(k, d_k * PAGE, idx, d / KV_BLOCK * PAGE + p, false));
+            }
+        }
+        for p in positions {
+            let mut d = 0;
+            while d + S::LANES <= d_v {
+                let [x] = features::<S, E, 1>(v, d_v, d, p);
+                S::store(v_to.add(p * d_v + d), x);
+                d += S::LANES;
+            }
+            while d < d_v {
+                *v_to.add(p * d_v + d) = layout.value(v, p, d);
+                d += 1;
+            }
+        }
+    }
+    BlockArgs { page: to.cast_const().cast(), layout: floats, head: 0, next: std::ptr::null(), ..*args }
 }
 
 /// `R` registers of features of a position, from `d` on.
@@ -231,7 +298,7 @@ unsafe fn some<S: Vector, E: Load, const N: usize, const R: usize>(
     d_v: usize,
     d: usize,
     positions: std::ops::Range<usize>,
-    s: &[[f32; PAGE]; N],
+    s: &[Scores; N],
     queries: &[Query],
 ) {
     for p in positions {
@@ -240,7 +307,7 @@ unsafe fn some<S: Vector, E: Load, const N: usize, const R: usize>(
             let x = features::<S, E, R>(v, d_v, d, p);
             for ((acc, s), query) in acc.iter_mut().zip(s).zip(queries) {
                 if p >= query.lo && p < query.hi {
-                    add::<S, R>(acc, x, s[p]);
+                    add::<S, R>(acc, x, s[p].assume_init());
                 }
             }
         }
@@ -255,8 +322,9 @@ unsafe fn values<S: Vector, E: Load, const N: usize, const R: usize>(
     d_v: usize,
     d: usize,
     positions: std::ops::Range<usize>,
-    s: &[[f32; PAGE]; N],
+    s: &[Scores; N],
     queries: &[Query],
+    into: &[[f32; 2]; N],
     fetch: &mut Fetch,
 ) {
     // SAFETY: positions < 64 and d + R * LANES <= d_v keep loads inside the head's values, stores inside `out`.
@@ -274,13 +342,15 @@ unsafe fn values<S: Vector, E: Load, const N: usize, const R: usize>(
             let x = features::<S, E, R>(v, d_v, d, p);
             fetch.one::<S>();
             for (acc, s) in acc.iter_mut().zip(s) {
-                add::<S, R>(acc, x, s[p]);
+                add::<S, R>(acc, x, s[p].assume_init());
             }
         }
         some::<S, E, N, R>(&mut acc, v, d_v, d, all_hi..positions.end, s, queries);
-        for (acc, query) in acc.iter().zip(queries) {
+        for ((acc, query), &[a, b]) in acc.iter().zip(queries).zip(into) {
             for (r, &acc) in acc.iter().enumerate() {
-                S::store(query.out.add(2 + d + r * S::LANES), acc);
+                let out = query.out.add(2 + d + r * S::LANES);
+                let merged = if query.merge { S::fma(acc, S::splat(b), S::mul(S::load_f32(out), S::splat(a))) } else { acc };
+                S::store(out, merged);
             }
         }
     }
@@ -289,7 +359,7 @@ unsafe fn values<S: Vector, E: Load, const N: usize, const R: usize>(
 /// The kernels of an instruction set from its [`Vector`]; last, numbers of queries that are taken at once, largest first.
 macro_rules! vector_kernels {
     ($vector:ident, $features:literal, $name:literal, $($n:literal)*) => {
-        pub(super) const KERNELS: AttentionKernels = AttentionKernels { block, merge, finish, name: $name };
+        pub(super) const KERNELS: AttentionKernels = AttentionKernels { block, widen, merge, finish, name: $name };
 
         unsafe fn block(args: &BlockArgs, queries: &[Query]) {
             // SAFETY: the caller's promise.
@@ -324,6 +394,18 @@ macro_rules! vector_kernels {
         unsafe fn block_n<const N: usize, E: vector::Load>(args: &BlockArgs, queries: &[Query]) {
             // SAFETY: the caller's promise.
             unsafe { vector::block::<$vector, E, N>(args, queries) }
+        }
+
+        #[target_feature(enable = $features)]
+        unsafe fn widen(args: &BlockArgs, positions: Range<usize>, to: *mut f32) -> BlockArgs {
+            // SAFETY: the caller's promise.
+            unsafe {
+                match args.layout.elem {
+                    KvElem::F16 => vector::widen::<$vector, vector::F16>(args, positions, to),
+                    KvElem::Q8_0 => vector::widen::<$vector, vector::Q8>(args, positions, to),
+                    _ => *args,
+                }
+            }
         }
 
         #[target_feature(enable = $features)]

@@ -2,6 +2,7 @@
 
 use super::ELEMENT_ROWS;
 use crate::pack::TILE;
+use selvedge_core::kv::LayerLayout;
 use selvedge_core::math;
 use selvedge_core::ops::{ACT_GROUP, Act, Act8Layout, Add, RmsNorm, Rope, SoftCap};
 use std::ops::Range;
@@ -9,18 +10,11 @@ use std::ops::Range;
 /// 1.5 * 2^23: adding it leaves the nearest integer, ties to even, in the low bits of the sum.
 const ROUND: f32 = 12_582_912.0;
 
+/// Groups that are read at once, row by row: many reads at a time are on their way.
+const SPAN: usize = 4;
+
 /// Columns of a group in some rows.
 type Groups = [[f32; ACT_GROUP]; ELEMENT_ROWS];
-
-/// Sum of eight codes, in one word: pairs of bytes, then all four pairs by a multiplication.
-#[inline(always)]
-fn sum_8(codes: u64) -> i32 {
-    const BYTES: u64 = 0x00ff_00ff_00ff_00ff;
-    // As unsigned bytes, 128 too many each.
-    let x = codes ^ 0x8080_8080_8080_8080;
-    let pairs = (x & BYTES) + (x >> 8 & BYTES);
-    (pairs.wrapping_mul(0x0001_0001_0001_0001) >> 48) as i32 - 8 * 128
-}
 
 /// Quantises group `g` of the rows `rows` and writes codes, scales and sums; false where a value isn't finite. What is one
 /// number a row is computed for all rows at once: a division each would be waited for.
@@ -45,19 +39,23 @@ unsafe fn quantize_groups(x: &Groups, base: *mut u8, layout: &Act8Layout, rows: 
         let inverse = 1.0 / s;
         if inverse.is_finite() { inverse } else { 0.0 }
     });
-    let mut sums = [[0_i32; ELEMENT_ROWS]; 2];
+    let mut packed = [0_i32; ELEMENT_ROWS];
     for (i, row) in rows.clone().enumerate() {
+        let code = |x: f32| ((x * inverse[i] + ROUND).to_bits() as i32 - ROUND.to_bits() as i32).clamp(-127, 127);
         let mut codes = [0_u8; ACT_GROUP];
-        for (code, x) in codes.iter_mut().zip(&x[i]) {
-            let rounded = (x * inverse[i] + ROUND).to_bits() as i32 - ROUND.to_bits() as i32;
-            *code = rounded.clamp(-127, 127) as u8;
+        // Sums of both halves in one word: 16 codes of magnitude up to 127 sum to 12 bits.
+        let mut sum = 0;
+        for j in 0..ACT_GROUP / 2 {
+            let (a, b) = (code(x[i][j]), code(x[i][ACT_GROUP / 2 + j]));
+            (codes[j], codes[ACT_GROUP / 2 + j]) = (a as u8, b as u8);
+            sum += a + (b << 16);
         }
-        let (words, _) = codes.as_chunks::<8>();
-        let word = |w: usize| sum_8(u64::from_ne_bytes(words[w]));
-        (sums[0][i], sums[1][i]) = (word(0) + word(1), word(2) + word(3));
+        packed[i] = sum;
         // SAFETY: the group lies inside the row.
         unsafe { base.add(layout.q + row * k + g * ACT_GROUP).cast::<[u8; ACT_GROUP]>().write(codes) };
     }
+    let low = packed.map(|packed| i32::from(packed as i16));
+    let sums = [low, std::array::from_fn(|i| (packed[i] - low[i]) >> 16)];
     let n_rows = layout.n_rows;
     // SAFETY: the layout's parts hold a value for every row and 32 columns, or 16.
     unsafe {
@@ -91,14 +89,20 @@ unsafe fn write_rows<T: Copy>(to: *mut u8, values: [T; ELEMENT_ROWS], n: usize) 
 #[inline(always)]
 pub(super) unsafe fn quantize_rows(x: *const f32, base: *mut u8, layout: &Act8Layout, rows: Range<usize>, k: usize) -> bool {
     let mut finite = true;
-    let mut groups: Groups = [[0.0; ACT_GROUP]; ELEMENT_ROWS];
-    for g in 0..k / ACT_GROUP {
-        for (group, row) in groups.iter_mut().zip(rows.clone()) {
-            // SAFETY: the row has that many groups.
-            *group = unsafe { *x.add(row * k + g * ACT_GROUP).cast() };
+    let mut spans: [Groups; SPAN] = [[[0.0; ACT_GROUP]; ELEMENT_ROWS]; SPAN];
+    let n_groups = k / ACT_GROUP;
+    for first in (0..n_groups).step_by(SPAN) {
+        let n = SPAN.min(n_groups - first);
+        for (i, row) in rows.clone().enumerate() {
+            for (j, groups) in spans.iter_mut().enumerate().take(n) {
+                // SAFETY: the row has that many groups.
+                groups[i] = unsafe { *x.add(row * k + (first + j) * ACT_GROUP).cast() };
+            }
         }
-        // SAFETY: the caller's promise.
-        finite &= unsafe { quantize_groups(&groups, base, layout, rows.clone(), k, g) };
+        for (j, groups) in spans.iter().enumerate().take(n) {
+            // SAFETY: the caller's promise.
+            finite &= unsafe { quantize_groups(groups, base, layout, rows.clone(), k, first + j) };
+        }
     }
     finite
 }
@@ -159,7 +163,7 @@ pub(super) unsafe fn rms_norm_quantize_rows(
     finite
 }
 
-/// Applies `f` to `n` elements of two inputs, eight at a time so that `out` may be one of them and the loop still
+/// Applies `f` to `n` elements of two inputs, sixteen at a time so that `out` may be one of them and the loop still
 /// compiles to vectors.
 ///
 /// # Safety
@@ -167,17 +171,17 @@ pub(super) unsafe fn rms_norm_quantize_rows(
 #[inline(always)]
 unsafe fn zip(a: *const f32, b: *const f32, out: *mut f32, n: usize, f: impl Fn(f32, f32) -> f32) {
     let mut i = 0;
-    while i + 8 <= n {
-        let mut y = [0.0; 8];
-        // SAFETY: i + 8 <= n.
+    while i + TILE <= n {
+        let mut y = [0.0; TILE];
+        // SAFETY: i + 16 <= n.
         unsafe {
-            let (a, b) = (a.add(i).cast::<[f32; 8]>().read(), b.add(i).cast::<[f32; 8]>().read());
-            for j in 0..8 {
+            let (a, b) = (a.add(i).cast::<[f32; TILE]>().read(), b.add(i).cast::<[f32; TILE]>().read());
+            for j in 0..TILE {
                 y[j] = f(a[j], b[j]);
             }
-            out.add(i).cast::<[f32; 8]>().write(y);
+            out.add(i).cast::<[f32; TILE]>().write(y);
         }
-        i += 8;
+        i += TILE;
     }
     while i < n {
         // SAFETY: i < n.
@@ -262,4 +266,16 @@ pub(super) unsafe fn soft_cap(x: *const f32, cap: f32, out: *mut f32, n: usize) 
 #[inline(always)]
 pub(super) unsafe fn rope_row(x: &mut [f32], table: &[f32], rope: &Rope) {
     rope.eval_row(x, table);
+}
+
+/// Keys and values of a row, all heads, into the cache.
+///
+/// # Safety
+/// As for [`LayerLayout::store`] of every head; `k` and `v` hold all heads.
+#[inline(always)]
+pub(super) unsafe fn kv_store(base: *mut u8, layout: &LayerLayout, slot: usize, k: &[f32], v: &[f32]) {
+    for (head, (k, v)) in k.chunks_exact(layout.d_k).zip(v.chunks_exact(layout.d_v)).enumerate() {
+        // SAFETY: the caller's promise.
+        unsafe { layout.store(base, head, slot, k, v) };
+    }
 }

@@ -9,6 +9,7 @@
 mod body;
 
 use crate::isa::Isa;
+use selvedge_core::kv::LayerLayout;
 use selvedge_core::ops::{Act, Act8Layout, Rope};
 use std::ops::Range;
 
@@ -79,6 +80,8 @@ kernels! {
     soft_cap(x: *const f32, cap: f32, out: *mut f32, n: usize);
     /// Turns the heads of a row in place.
     rope_row(x: &mut [f32], table: &[f32], rope: &Rope);
+    /// Keys and values of a row into the cache.
+    kv_store(base: *mut u8, layout: &LayerLayout, slot: usize, k: &[f32], v: &[f32]);
 }
 
 /// The kernels for an instruction set.
