@@ -7,7 +7,7 @@ use crate::kernels::element::{self, ELEMENT_ROWS, Elements};
 use crate::kernels::matmul::{self, TileArgs};
 use crate::load::{PackPlan, key};
 use crate::pack::{Packed, TILE, pack_row, unpack_row};
-use crate::pool::{Pool, ThreadCare, first_task};
+use crate::pool::{Pool, ThreadCare};
 use selvedge_core::backend::{BackendError, CacheShape, Instance, PackBytes, StepIo, TensorSource};
 use selvedge_core::graph::{Node, ValueId, VerifiedGraph};
 use selvedge_core::ids::SeqId;
@@ -203,8 +203,6 @@ pub(crate) struct CpuInstance {
     attention: AttentionKernels,
     /// Products by node, of all plans alike.
     products: Vec<Vec<Product>>,
-    /// For each node the next that is a product; after the last the first.
-    next_product: Vec<usize>,
     scratch: Region,
     scratch_sizes: Scratch,
     runs: Vec<RowRun>,
@@ -233,11 +231,6 @@ impl CpuInstance {
                 _ => Vec::new(),
             })
             .collect();
-        let next_product = {
-            let is_product = |&i: &usize| matches!(graph.nodes[i].op, Op::MatMul(_));
-            let n = graph.nodes.len();
-            (0..n).map(|node| (node + 1..n).chain(0..n).find(is_product).unwrap_or(0)).collect()
-        };
         let max_rows = steps.iter().map(|s| s.max_rows).max().unwrap_or(0);
         Ok(CpuInstance {
             elements: element::select(model.isa),
@@ -245,7 +238,6 @@ impl CpuInstance {
             placements: placements.to_vec(),
             pool,
             products,
-            next_product,
             scratch,
             scratch_sizes,
             runs: Vec::with_capacity(max_rows),
@@ -439,24 +431,6 @@ impl CpuInstance {
             }
             // `supports` refuses what is not listed here.
             _ => true,
-        }
-    }
-
-    /// Tells the pool which weights come after node `node_idx`, so that threads that wait fetch the first of them.
-    fn expect_weights(&self, node_idx: usize) {
-        let next = self.next_product[node_idx];
-        let Some(products) = self.products.get(next).filter(|products| !products.is_empty()) else { return };
-        let glu = matches!(&self.model.graph.nodes[next].op, Op::MatMul(m) if matches!(m.epilogue, Epilogue::Glu(_)));
-        let n_tiles = |p: &Product| p.packed.n_tiles();
-        let total: usize = if glu { n_tiles(&products[0]) } else { products.iter().map(n_tiles).sum() };
-        let at = |p: &Product, tile: usize| self.model.pack_ptr().wrapping_add(p.packed.offset + tile * p.packed.tile_bytes());
-        for thread in 0..self.pool.n_threads() {
-            let (mut part, mut tile) = (0, first_task(total, thread, self.pool.n_threads()));
-            while !glu && tile >= n_tiles(&products[part]) && part + 1 < products.len() {
-                tile -= n_tiles(&products[part]);
-                part += 1;
-            }
-            self.pool.expect(thread, [at(&products[part], tile), if glu { at(&products[1], tile) } else { std::ptr::null() }]);
         }
     }
 
@@ -721,19 +695,11 @@ impl Instance for CpuInstance {
         let _env = FloatEnv::default_here();
         debug_assert!(io.arena.len() >= self.placements[plan].n_bytes);
         let model = self.model.clone();
-        // The products of many rows wait for arithmetic, and unpack their weights in an order of their own.
-        let few = io.rows.len() <= SPLIT_ROWS;
-        if !few {
-            (0..self.pool.n_threads()).for_each(|thread| self.pool.expect(thread, [std::ptr::null(); 2]));
-        }
         for i in nodes {
             if io.cancel.is_cancelled() {
                 return Err(BackendError::Cancelled);
             }
             let node = &model.graph.nodes[i];
-            if few {
-                self.expect_weights(i);
-            }
             if !self.node(plan, i, io) {
                 return Err(BackendError::NonFinite { node: model.graph.node_name(node), layer: node.layer });
             }

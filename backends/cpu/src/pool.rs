@@ -15,7 +15,7 @@
 use selvedge_core::backend::BackendError;
 use selvedge_core::os::{self, FloatEnv};
 use std::cell::UnsafeCell;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -50,8 +50,6 @@ struct Shared {
     stop: AtomicBool,
     panicked: AtomicBool,
     sleeping: Vec<AtomicBool>,
-    /// What each thread will read first in a job to come, the caller's first.
-    expected: Vec<Expected>,
     spins: u32,
 }
 
@@ -106,7 +104,6 @@ impl Pool {
             started: AtomicUsize::new(0),
             stop: AtomicBool::new(false),
             panicked: AtomicBool::new(false),
-            expected: (0..=n_workers).map(|_| Expected::default()).collect(),
             sleeping: (0..n_workers).map(|_| AtomicBool::new(false)).collect(),
             spins: spins(),
         });
@@ -136,16 +133,6 @@ impl Pool {
         self.workers.len() + 1
     }
 
-    /// Tells where `thread` will read first in a job to come, in one or two places: it fetches from there into its cache
-    /// while it waits. Null: nowhere.
-    pub(crate) fn expect(&self, thread: usize, places: [*const u8; 2]) {
-        if let Some(expected) = self.shared.expected.get(thread) {
-            for (to, place) in expected.0.iter().zip(places) {
-                to.store(place.cast_mut(), Ordering::Relaxed);
-            }
-        }
-    }
-
     /// Runs `job(task, thread)` for every task below `n_tasks` and returns when all are done. `thread < n_threads()`, and
     /// no two tasks run at once with the same thread number.
     pub(crate) fn run(&mut self, n_tasks: usize, job: &Job<'_>) {
@@ -160,7 +147,7 @@ impl Pool {
         unsafe { *shared.job.get() = Some(std::mem::transmute::<*const Job<'_>, *const Job<'static>>(std::ptr::from_ref(job))) };
         let n = shared.ranges.len();
         for (i, range) in shared.ranges.iter().enumerate() {
-            range.set(first_task(n_tasks, i, n)..first_task(n_tasks, i + 1, n));
+            range.set(n_tasks * i / n..n_tasks * (i + 1) / n);
         }
         // Sequential consistency here and in `work`: either the worker sees the open job or we see it asleep. Only this
         // thread changes a closed state.
@@ -189,11 +176,9 @@ struct Close<'a>(&'a Shared);
 impl Drop for Close<'_> {
     fn drop(&mut self) {
         self.0.state.fetch_and(!OPEN, Ordering::AcqRel);
-        let (mut waited, mut ahead) = (0, Ahead::default());
+        let mut waited = 0;
         while self.0.state.load(Ordering::Acquire) & INSIDE != 0 {
-            if !ahead.fetch(&self.0.expected[0]) {
-                pause(&mut waited, self.0.spins);
-            }
+            pause(&mut waited, self.0.spins);
         }
     }
 }
@@ -207,65 +192,6 @@ impl Drop for Pool {
             let _ = worker.join();
         }
     }
-}
-
-/// The first of a job's tasks that `thread` of `n_threads` is dealt.
-pub(crate) fn first_task(n_tasks: usize, thread: usize, n_threads: usize) -> usize {
-    n_tasks * thread / n_threads
-}
-
-/// Two places that a thread will read from; any addresses, as nothing but fetches use them.
-#[derive(Debug, Default)]
-#[repr(align(64))]
-struct Expected([AtomicPtr<u8>; 2]);
-
-/// How far a thread has fetched what it expects.
-#[derive(Debug, Default)]
-struct Ahead {
-    places: [*const u8; 2],
-    fetched: usize,
-}
-
-impl Ahead {
-    /// Bytes fetched of a place: what memory delivers in the time that a thread waits for another, several times over.
-    const BYTES: usize = 64 << 10;
-    /// Bytes fetched at once, before the next look at whether there is something to do.
-    const STEP: usize = 512;
-
-    /// Fetches a little; false where all is done.
-    fn fetch(&mut self, expected: &Expected) -> bool {
-        let places = [0, 1].map(|i: usize| expected.0[i].load(Ordering::Relaxed).cast_const());
-        if places != self.places {
-            *self = Ahead { places, fetched: 0 };
-        }
-        if places[0].is_null() || self.fetched >= Ahead::BYTES {
-            return false;
-        }
-        for place in places.into_iter().filter(|place| !place.is_null()) {
-            for line in (self.fetched..self.fetched + Ahead::STEP).step_by(64) {
-                prefetch(place.wrapping_add(line));
-            }
-        }
-        self.fetched += Ahead::STEP;
-        true
-    }
-}
-
-/// Asks for a cache line in the second-level cache; the address need not exist.
-#[inline]
-fn prefetch(at: *const u8) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: the instruction is part of x86-64, and does nothing where the address doesn't exist.
-    unsafe {
-        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T1 }>(at.cast());
-    }
-    #[cfg(target_arch = "aarch64")]
-    // SAFETY: likewise on 64-bit ARM.
-    unsafe {
-        std::arch::asm!("prfm pldl2keep, [{0}]", in(reg) at, options(nostack, preserves_flags, readonly));
-    }
-    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-    let _ = at;
 }
 
 /// Tasks that a thread has left: the first in the lower half, the one past the last in the upper. On a cache line of its
@@ -368,7 +294,7 @@ fn come_in(shared: &Shared, seen: u64, order: Ordering) -> Option<u64> {
 fn work(shared: &Shared, index: usize) {
     let _env = FloatEnv::default_here();
     shared.started.fetch_add(1, Ordering::Release);
-    let (mut seen, mut waited, mut ahead) = (0, 0, Ahead::default());
+    let (mut seen, mut waited) = (0, 0);
     while !shared.stop.load(Ordering::Relaxed) {
         let mut inside = come_in(shared, seen, Ordering::Acquire);
         if inside.is_none() && waited > shared.spins + YIELDS {
@@ -381,9 +307,6 @@ fn work(shared: &Shared, index: usize) {
             shared.sleeping[index].store(false, Ordering::SeqCst);
         }
         let Some(number) = inside else {
-            if ahead.fetch(&shared.expected[index + 1]) {
-                continue;
-            }
             pause(&mut waited, shared.spins);
             continue;
         };
