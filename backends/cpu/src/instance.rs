@@ -489,7 +489,7 @@ impl CpuInstance {
                     run(&products[part], tile, row, n, out, rest, row > first);
                     if let Some(act) = glu {
                         // SAFETY: the gate's kernel has so much of the scratch, a multiple of a cache line; the rest is the other's.
-                        let rest = unsafe { rest.add((products[0].kernels[1].scratch)(k)) };
+                        let rest = unsafe { rest.add((products[0].kernel(n).scratch)(k)) };
                         run(&products[1], tile, row, n, second, rest, row > first);
                         // SAFETY: both hold n rows of 16.
                         unsafe { (e.glu)(act, out, second, out, n * TILE) };

@@ -1,7 +1,7 @@
 //! AMX rows: sixteen rows of activations at once, for chunks of a prompt.
 //!
 //! ```text
-//!   tile of weights ─▶ signed bytes and f32 scales of all columns, once a call, in the thread's scratch
+//!   tile of weights ─▶ signed bytes and f32 scales of all columns, once for all rows, in the thread's scratch
 //!   16 rows, per group: A 16 x group bytes (activations), B group / 4 x 64 bytes (weights): C = A * B in i32
 //!                       16 registers: acc = fma(f32(C), w * s, acc), and the minimum, as every other row does
 //!
@@ -277,7 +277,7 @@ macro_rules! blocks {
                     }
                     products.advance();
                 }
-                ahead.fetch(1);
+                ahead.fetch();
                 i += 1;
                 if i == n_groups {
                     for (n, acc) in acc.iter_mut().enumerate() {

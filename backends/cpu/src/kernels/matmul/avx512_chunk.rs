@@ -1,4 +1,4 @@
-//! AVX-512 rows with VNNI for chunks of a prompt: weights are unpacked once a call, twelve rows of activations share each
+//! AVX-512 rows with VNNI for chunks of a prompt: weights are unpacked once for all rows, twelve of activations share each
 //! register of them.
 //!
 //! ```text
@@ -190,7 +190,7 @@ macro_rules! rows_of {
             let sums = if per_step == 1 { args.sum32 } else { args.sum16 };
             let mut acc = [_mm512_setzero_ps(); 12];
             for i in 0..args.k / $group {
-                ahead.fetch(1);
+                ahead.fetch();
                 // SAFETY: group i of the rows: a scale for every 32 columns, sums, weights and minima for every group.
                 unsafe {
                     let at = Group {

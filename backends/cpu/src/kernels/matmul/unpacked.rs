@@ -1,5 +1,5 @@
 //! A tile whose integers are whole bytes and whose scales are floats: what kernels for many rows of activations make of it
-//! once a call, in the thread's scratch.
+//! once for all of them, in the thread's scratch.
 //!
 //! ```text
 //! weights   [k / 4][16][4] bytes       scales   [k / group][16] f32       minima   [k / group][16] f32, negated
@@ -67,7 +67,7 @@ impl Unpacked {
                 w = w.add(W::STEP_BYTES + S::SCALES.step_bytes());
             }
         }
-        Ahead { at: w, left: (w as usize - args.w as usize).div_ceil(64) }
+        Ahead { at: w, left: (w.addr() - args.w.addr()).div_ceil(64) }
     }
 }
 
@@ -79,10 +79,10 @@ pub(super) struct Ahead {
 }
 
 impl Ahead {
-    /// Fetches `n` lines.
+    /// Fetches a line.
     #[inline(always)]
-    pub(super) fn fetch(&mut self, n: usize) {
-        for _ in 0..n.min(self.left) {
+    pub(super) fn fetch(&mut self) {
+        if self.left > 0 {
             // SAFETY: a fetch of an address that isn't there does nothing; whoever unpacks has the instruction.
             unsafe { _mm_prefetch::<_MM_HINT_T1>(self.at.cast()) };
             self.at = self.at.wrapping_add(64);
