@@ -538,6 +538,18 @@ fn normaliser_tables_are_followed_and_bounded() {
     }
 }
 
+/// A merge's result is looked for right after the one before: here the wrong token of two that are spelled the same.
+#[test]
+fn merges_make_the_lowest_of_equal_tokens() {
+    let merges = ("tokenizer.ggml.merges", vec!["a b", "ab c", "un known", "abc", " ", "abc a"].into());
+    let tokenizer = synthetic("gpt2", &["a", "b", "c", "abc", "ab", "abc", "abca"], &[merges]).unwrap();
+    for (text, expected) in [("ab", &[4][..]), ("abc", &[3]), ("abca", &[6]), ("abcb", &[3, 1]), ("ca", &[2, 0])] {
+        assert_eq!(ids(&tokenizer, text, PLAIN), expected, "{text}");
+    }
+    assert!(tokenizer.warnings().contains(&Warning::Duplicates { count: 1 }));
+    assert!(tokenizer.warnings().contains(&Warning::MergesIgnored { count: 3 }));
+}
+
 #[test]
 fn unknown_names_and_missing_keys_say_so() {
     let tokens: Vec<String> = (0x21..0x7F).map(|b| char::from(b).to_string()).collect();

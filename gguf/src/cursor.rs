@@ -36,6 +36,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// The next `n` bytes. `n` comes from the file, so it may be anything.
+    #[inline]
     pub(crate) fn take(&mut self, n: u64) -> Result<&'a [u8], Short> {
         let short = Short { needed: (self.pos as u64).saturating_add(n) };
         let n = usize::try_from(n).map_err(|_| short)?;
@@ -46,6 +47,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// The next `N` bytes in little-endian order.
+    #[inline]
     fn number<const N: usize>(&mut self) -> Result<[u8; N], Short> {
         let short = Short { needed: (self.pos as u64).saturating_add(N as u64) };
         let mut raw = self.take(N as u64)?.first_chunk::<N>().copied().ok_or(short)?;
@@ -67,11 +69,13 @@ impl<'a> Cursor<'a> {
         Ok(u32::from_le_bytes(self.number()?))
     }
 
+    #[inline]
     pub(crate) fn u64(&mut self) -> Result<u64, Short> {
         Ok(u64::from_le_bytes(self.number()?))
     }
 
     /// A string: u64 length, then that many bytes, of any content.
+    #[inline]
     pub(crate) fn string(&mut self) -> Result<&'a [u8], Short> {
         let len = self.u64()?;
         self.take(len)

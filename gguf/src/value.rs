@@ -231,6 +231,7 @@ impl<'a> Array<'a> {
     }
 
     /// The elements of an array of strings; `None` for other arrays.
+    #[inline]
     pub fn strings(&self) -> Option<impl Iterator<Item = &'a [u8]> + 'a> {
         let (mut cursor, mut left) = (Cursor::new(self.bytes, self.endian), self.len);
         // Not by way of values: a vocabulary has several hundred thousand, which are gone through whenever a model is opened.
@@ -245,13 +246,24 @@ impl<'a> Array<'a> {
     /// The elements of an array of any integer type; u64 values above `i64::MAX` become `i64::MAX`. `None` for others.
     pub fn i64s(&self) -> Option<impl Iterator<Item = i64> + 'a> {
         let wide = |v: Value<'_>| v.as_i128().map(|v| i64::try_from(v).unwrap_or(i64::MAX));
-        self.elem.is_integer().then(|| self.iter().filter_map(wide))
+        let (words, others) = self.words(ValueType::I32);
+        self.elem.is_integer().then(|| words.map(|word| i64::from(word.cast_signed())).chain(others.filter_map(wide)))
     }
 
     /// The elements of an array of `f32`, or of `f64` rounded to `f32`; `None` for others.
     pub fn f32s(&self) -> Option<impl Iterator<Item = f32> + 'a> {
         let is_float = matches!(self.elem, ValueType::F32 | ValueType::F64);
-        is_float.then(|| self.iter().filter_map(|v| v.as_f32()))
+        let (words, others) = self.words(ValueType::F32);
+        is_float.then(|| words.map(f32::from_bits).chain(others.filter_map(|v| v.as_f32())))
+    }
+
+    /// The elements as words of 32 bits where they are of type `ty` and lie in this machine's usual order; else as values.
+    /// A vocabulary has hundreds of thousands of types and scores.
+    fn words(&self, ty: ValueType) -> (impl Iterator<Item = u32> + 'a, Values<'a>) {
+        let quick = self.elem == ty && self.endian == Endian::Little;
+        let (words, left) = if quick { (self.bytes, 0) } else { (&[][..], self.len) };
+        let others = Values { cursor: Cursor::new(self.bytes, self.endian), elem: self.elem, left };
+        (words.as_chunks().0.iter().map(|&word| u32::from_le_bytes(word)), others)
     }
 }
 

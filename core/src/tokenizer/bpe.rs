@@ -9,7 +9,7 @@ use selvedge_gguf::{Array, Metadata};
 use super::error::{Error, Warning};
 use super::pre::PreTokenizer;
 use super::vocab::{Index, TokenType, Vocab, decode_byte_level, element_type};
-use super::{KEY_MERGES, Scratch};
+use super::{KEY_MERGES, Scratch, in_halves};
 use crate::ids::TokenId;
 
 /// No neighbour, no token.
@@ -17,9 +17,6 @@ const NONE: u32 = u32::MAX;
 
 /// Bits of an id where three share a word; `MAX_TOKENS` needs no more.
 const ID_BITS: u32 = 21;
-
-/// Merges that are worth a second thread.
-const MANY_MERGES: usize = 20_000;
 
 /// Most merges of a vocabulary.
 const MAX_MERGES: usize = 1 << 24;
@@ -48,7 +45,7 @@ impl Merges {
         let mut packed: Vec<u64> = Vec::with_capacity(merges.len());
         let mut index = Index::new(merges.len());
         let mut n_ignored = 0;
-        let mut take = |entries: Vec<Option<u64>>| {
+        let take = |entries: Vec<Option<u64>>| {
             for entry in entries {
                 // A pair that occurs twice keeps its first, better rank.
                 let Some(entry) = entry else {
@@ -61,20 +58,8 @@ impl Merges {
                 }
             }
         };
-        // Looking three tokens up for each merge is most of what opening a large vocabulary takes: both halves at once.
-        let half = merges.len() / 2;
-        let look_up = |range: Range<usize>| look_up(merges, range, vocab);
-        if merges.len() < MANY_MERGES {
-            take(look_up(0..merges.len()));
-        } else {
-            std::thread::scope(|scope| {
-                let later = std::thread::Builder::new().stack_size(256 << 10).spawn_scoped(scope, || look_up(half..merges.len()));
-                take(look_up(0..half));
-                // Where the system gives no thread, or the thread ended early, this one does all.
-                let later = later.ok().and_then(|thread| thread.join().ok());
-                take(later.unwrap_or_else(|| look_up(half..merges.len())));
-            });
-        }
+        // Looking tokens up for each merge is most of what opening a large vocabulary takes.
+        in_halves(merges.len(), |range| look_up(merges, range, vocab), take);
         if n_ignored > 0 {
             warnings.push(Warning::MergesIgnored { count: n_ignored });
         }
@@ -111,26 +96,54 @@ fn merges<'a>(metadata: &Metadata<'a>) -> Result<selvedge_gguf::Array<'a>, Error
     Ok(merges)
 }
 
-/// The packed tokens of some of the merges.
+/// Merges whose halves are looked up at once.
+const AT_ONCE: usize = 8;
+
+/// The packed tokens of some of the merges; `None` where one isn't in the vocabulary.
 fn look_up(merges: Array<'_>, range: Range<usize>, vocab: &Vocab) -> Vec<Option<u64>> {
+    let Some(all) = merges.strings() else { return Vec::new() };
+    let mut all = all.skip(range.start).take(range.len());
+    let mut found = Vec::with_capacity(range.len());
     let mut spelling = Vec::new();
-    let all = merges.strings().into_iter().flatten();
-    all.skip(range.start).take(range.len()).map(|merge| parts(merge, &mut spelling, vocab)).collect()
+    // Training numbers a merge's result in the order of merges: after one token comes the next.
+    let mut guess = 0;
+    while found.len() < range.len() {
+        spelling.clear();
+        let mut n = 0;
+        // Where each merge's spelling starts, is cut and ends; nothing where it can't be split.
+        let cuts: [[usize; 3]; AT_ONCE] = std::array::from_fn(|_| match all.next() {
+            None => [spelling.len(); 3],
+            Some(merge) => {
+                n += 1;
+                split(merge, &mut spelling)
+            }
+        });
+        let halves: [&[u8]; 2 * AT_ONCE] = std::array::from_fn(|i| &spelling[cuts[i / 2][i % 2]..cuts[i / 2][i % 2 + 1]]);
+        let halves = vocab.find_each(halves);
+        found.extend((0..n).map(|i| {
+            let result = vocab.find_near(guess, &spelling[cuts[i][0]..cuts[i][2]])?;
+            guess = result + 1;
+            Some(u64::from(halves[2 * i]?) << (2 * ID_BITS) | u64::from(halves[2 * i + 1]?) << ID_BITS | u64::from(result))
+        }));
+        if n == 0 {
+            break;
+        }
+    }
+    found
 }
 
-/// The packed tokens of a merge that is spelled `left right`; `None` where one isn't in the vocabulary.
-fn parts(merge: &[u8], spelling: &mut Vec<u8>, vocab: &Vocab) -> Option<u64> {
-    let space = merge.iter().skip(1).position(|&b| b == b' ')? + 1;
-    spelling.clear();
-    let left_ok = decode_byte_level(&merge[..space], spelling);
-    let middle = spelling.len();
-    if !(left_ok && decode_byte_level(&merge[space + 1..], spelling)) {
-        return None;
-    }
-    let left = vocab.find(&spelling[..middle])?;
-    let right = vocab.find(&spelling[middle..])?;
-    let result = vocab.find(spelling)?;
-    Some(u64::from(left) << (2 * ID_BITS) | u64::from(right) << ID_BITS | u64::from(result))
+/// Appends the bytes of a merge that is spelled `left right`: where they start, are cut and end.
+fn split(merge: &[u8], spelling: &mut Vec<u8>) -> [usize; 3] {
+    let start = spelling.len();
+    let whole = merge.iter().skip(1).position(|&b| b == b' ').and_then(|space| {
+        let left_ok = decode_byte_level(&merge[..=space], spelling);
+        let middle = spelling.len();
+        (left_ok && decode_byte_level(&merge[space + 2..], spelling)).then_some([start, middle, spelling.len()])
+    });
+    whole.unwrap_or_else(|| {
+        spelling.truncate(start);
+        [start; 3]
+    })
 }
 
 /// A token in a word that is being merged; `id` is [`NONE`] too once its left neighbour has taken it.

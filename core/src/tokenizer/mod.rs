@@ -26,6 +26,7 @@ mod wpm;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::fmt;
+use std::ops::Range;
 
 use selvedge_gguf::Metadata;
 
@@ -180,6 +181,24 @@ pub struct Span<'t> {
     pub text: &'t str,
     /// Whether it is one's own: [`ParseSpecial::All`] if so.
     pub trusted: bool,
+}
+
+/// So many tokens or merges are worth a second thread.
+const WORTH_A_THREAD: usize = 20_000;
+
+/// Does `work` on the two halves of `0..n` at the same time where that pays, and hands its results to `take` in order.
+fn in_halves<T: Send>(n: usize, work: impl Fn(Range<usize>) -> T + Sync, mut take: impl FnMut(T)) {
+    if n < WORTH_A_THREAD {
+        return take(work(0..n));
+    }
+    let half = n / 2;
+    std::thread::scope(|scope| {
+        let later = std::thread::Builder::new().stack_size(256 << 10).spawn_scoped(scope, || work(half..n));
+        take(work(0..half));
+        // Where the system gives no thread, or the thread ended early, this one does all.
+        let later = later.ok().and_then(|thread| thread.join().ok());
+        take(later.unwrap_or_else(|| work(half..n)));
+    });
 }
 
 /// A model's tokenizer. Immutable; shared freely between threads.

@@ -177,7 +177,16 @@ impl Census {
     pub(super) fn count(&mut self, spelling: &[u8]) {
         let Some(&first) = spelling.first() else { return };
         self.n += 1;
-        let row = (first, spelling.len() as u32);
+        self.add((first, spelling.len() as u32));
+    }
+
+    /// Counts what another has counted.
+    pub(super) fn merge(&mut self, other: Census) {
+        self.n += other.n;
+        other.lengths.into_iter().for_each(|row| self.add(row));
+    }
+
+    fn add(&mut self, row: (u8, u32)) {
         if let Err(at) = self.lengths.binary_search_by(|l| longest_first(l).cmp(&longest_first(&row))) {
             self.lengths.insert(at, row);
         }

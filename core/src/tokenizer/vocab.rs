@@ -5,12 +5,13 @@
 //! looked up without being rewritten.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
+use std::ops::Range;
 
 use selvedge_gguf::{Array, Metadata};
 
 use super::error::{Error, Warning};
 use super::special;
-use super::{KEY_SCORES, KEY_TOKENS, KEY_TYPES};
+use super::{KEY_SCORES, KEY_TOKENS, KEY_TYPES, in_halves};
 use crate::ids::TokenId;
 
 /// Longest piece that piece models match, in bytes: bounds their time at this many steps a byte. Published
@@ -128,34 +129,45 @@ impl<'a> Source<'a> {
         Ok(Self { n_vocab, spelling, lookup, keep_scores, tokens, types, scores, named })
     }
 
-    /// Each token as the file spells it, with the type that it is given and whether that isn't the file's.
-    fn each(&self) -> impl Iterator<Item = (&'a [u8], TokenType, bool)> + '_ {
-        let mut types = self.types.as_ref().and_then(|t| t.i64s());
-        self.tokens.strings().into_iter().flatten().enumerate().map(move |(id, raw)| {
+    /// Some tokens as the file spells them, with the type that each is given and whether that isn't the file's.
+    fn each(&self, ids: Range<usize>) -> impl Iterator<Item = (&'a [u8], TokenType, bool)> + '_ {
+        let mut types = self.types.as_ref().and_then(|t| t.i64s()).map(|types| types.skip(ids.start));
+        let mut spellings = self.tokens.strings().map(|spellings| spellings.skip(ids.start));
+        ids.map_while(move |id| {
+            let raw = spellings.as_mut()?.next()?;
             let declared = match &mut types {
                 Some(types) => TokenType::from_id(types.next().unwrap_or(1)),
                 None if self.named.contains(&(id as u32)) => TokenType::Control,
                 None => TokenType::Normal,
             };
             let changed = declared != TokenType::Control && special::is_certain_turn_end(raw);
-            (raw, if changed { TokenType::Control } else { declared }, changed)
+            Some((raw, if changed { TokenType::Control } else { declared }, changed))
         })
     }
 
     /// Bytes that [`Vocab::build`] will hold on the heap, and what the special tokens need: (vocabulary, matcher).
     pub(super) fn measure(&self) -> (usize, usize) {
-        let mut blob = Vec::new();
-        let mut blob_len = 0;
-        let mut specials = special::Census::default();
-        let mut n_findable = 0;
-        for (raw, ty, _) in self.each() {
-            blob.clear();
-            n_findable += usize::from(store(self.spelling, ty, raw, &mut blob) && blob.len() <= MAX_PIECE);
-            blob_len += blob.len();
-            if ty.is_special() {
-                specials.count(&blob);
+        let count = |ids: Range<usize>| {
+            let mut blob = Vec::new();
+            let (mut blob_len, mut n_findable) = (0, 0);
+            let mut specials = special::Census::default();
+            for (raw, ty, _) in self.each(ids) {
+                blob.clear();
+                n_findable += usize::from(store(self.spelling, ty, raw, &mut blob) && blob.len() <= MAX_PIECE);
+                blob_len += blob.len();
+                if ty.is_special() {
+                    specials.count(&blob);
+                }
             }
-        }
+            (blob_len, n_findable, specials)
+        };
+        let (mut blob_len, mut n_findable) = (0, 0);
+        let mut specials = special::Census::default();
+        in_halves(self.n_vocab, count, |counted| {
+            blob_len += counted.0;
+            n_findable += counted.1;
+            specials.merge(counted.2);
+        });
         let n = self.n_vocab;
         let lookup = match self.lookup {
             LookupKind::Hash => Index::n_slot(n) * size_of::<u32>(),
@@ -189,14 +201,20 @@ fn store(spelling: Spelling, ty: TokenType, raw: &[u8], out: &mut Vec<u8>) -> bo
             Spelling::Marker => {
                 let marker = MARKER.as_bytes();
                 let mut rest = raw;
-                while let Some(at) = rest.windows(marker.len()).position(|window| window == marker) {
+                while let Some(after) = rest.strip_prefix(marker) {
+                    out.push(b' ');
+                    rest = after;
+                }
+                // Without a branch a byte: few spellings have a marker further on, or a space.
+                let (more, space) = rest.iter().fold((false, false), |(m, s), &b| (m | (b == marker[0]), s | (b == b' ')));
+                while more && let Some(at) = rest.windows(marker.len()).position(|window| window == marker) {
                     out.extend_from_slice(&rest[..at]);
                     out.push(b' ');
                     rest = &rest[at + marker.len()..];
                 }
                 out.extend_from_slice(rest);
                 // A text has no spaces when it is looked up, only markers: a piece with a space is never found.
-                !raw.is_empty() && !raw.contains(&b' ')
+                !raw.is_empty() && !space
             }
             Spelling::ByteLevel => {
                 let start = out.len();
@@ -240,20 +258,28 @@ const fn byte_level_table() -> [Option<u8>; 0x144] {
 /// Decodes a byte-level spelling; false, with part of it appended, when a character stands for no byte.
 pub(super) fn decode_byte_level(raw: &[u8], out: &mut Vec<u8>) -> bool {
     static BYTES: [Option<u8>; 0x144] = byte_level_table();
-    let mut at = 0;
+    let start = out.len();
+    // No character stands for more bytes than it takes.
+    out.resize(start + raw.len(), 0);
+    let (mut at, mut end) = (0, start);
     while let Some(&first) = raw.get(at) {
         // Every stand-in lies below U+0144: one or two bytes of UTF-8.
-        let (c, len) = match (first, raw.get(at + 1)) {
-            (0..0x80, _) => (usize::from(first), 1),
-            (0xC2..0xE0, Some(&second @ 0x80..0xC0)) => (usize::from(first & 0x1F) << 6 | usize::from(second & 0x3F), 2),
-            _ => return false,
+        let (byte, len) = match (first, raw.get(at + 1)) {
+            (0x21..=0x7E, _) => (Some(first), 1),
+            (0xC2..0xE0, Some(&second @ 0x80..0xC0)) => {
+                (BYTES.get(usize::from(first & 0x1F) << 6 | usize::from(second & 0x3F)).copied().flatten(), 2)
+            }
+            _ => (None, 1),
         };
-        match BYTES.get(c) {
-            Some(&Some(byte)) => out.push(byte),
-            _ => return false,
-        }
+        let Some(byte) = byte else {
+            out.truncate(end);
+            return false;
+        };
+        out[end] = byte;
         at += len;
+        end += 1;
     }
+    out.truncate(end);
     true
 }
 
@@ -262,12 +288,78 @@ pub(super) struct Vocab {
     blob: Box<[u8]>,
     /// Token `i` is `blob[starts[i]..starts[i + 1]]`.
     starts: Box<[u32]>,
-    /// [`TokenType`] in the low bits, [`STRIP_LEFT`] and [`STRIP_RIGHT`] above.
+    /// [`TokenType`] in the low bits, [`STRIP_LEFT`], [`STRIP_RIGHT`] and [`FOUND`] above.
     attributes: Box<[u8]>,
     /// Empty where the algorithm has no use for them.
     scores: Box<[f32]>,
     lookup: Lookup,
     max_len: usize,
+}
+
+/// Tokens with consecutive ids, while a vocabulary is read.
+#[derive(Default)]
+struct Spellings {
+    blob: Vec<u8>,
+    starts: Vec<u32>,
+    attributes: Vec<u8>,
+    max_len: usize,
+    /// Pieces too long to be found.
+    n_long: usize,
+    /// Tokens that end a turn though the file doesn't call them control tokens.
+    turn_ends: Vec<TokenId>,
+}
+
+impl Spellings {
+    fn read(source: &Source<'_>, ids: Range<usize>) -> Result<Self, Error> {
+        let mut part = Self::default();
+        part.blob.reserve(8 * ids.len());
+        part.starts.reserve_exact(ids.len() + 1);
+        part.attributes.reserve_exact(ids.len());
+        for (id, (raw, ty, changed)) in ids.clone().zip(source.each(ids)) {
+            let start = part.blob.len();
+            check_spelling(start.saturating_add(raw.len()))?;
+            if changed {
+                part.turn_ends.push(TokenId(id as u32));
+            }
+            part.starts.push(start as u32);
+            let findable = store(source.spelling, ty, raw, &mut part.blob);
+            let len = part.blob.len() - start;
+            let too_long = findable && source.lookup == LookupKind::Sorted && len > MAX_PIECE;
+            part.n_long += usize::from(too_long);
+            let found = findable && !too_long;
+            if found {
+                part.max_len = part.max_len.max(len);
+            }
+            part.attributes.push(ty as u8 | if found { FOUND } else { 0 });
+        }
+        Ok(part)
+    }
+
+    /// Adds the tokens that follow.
+    fn append(&mut self, next: Self) -> Result<(), Error> {
+        if self.starts.is_empty() {
+            *self = next;
+            return Ok(());
+        }
+        let start = self.blob.len();
+        check_spelling(start.saturating_add(next.blob.len()))?;
+        self.blob.extend_from_slice(&next.blob);
+        self.starts.reserve_exact(next.starts.len() + 1);
+        self.starts.extend(next.starts.into_iter().map(|at| at + start as u32));
+        self.attributes.extend_from_slice(&next.attributes);
+        self.max_len = self.max_len.max(next.max_len);
+        self.n_long += next.n_long;
+        self.turn_ends.extend(next.turn_ends);
+        Ok(())
+    }
+}
+
+/// Refuses spellings that are too long altogether.
+fn check_spelling(found: usize) -> Result<(), Error> {
+    if found < MAX_SPELLING {
+        return Ok(());
+    }
+    Err(Error::TooLarge { what: "the spelling of all tokens", found, max: MAX_SPELLING })
 }
 
 enum Lookup {
@@ -279,39 +371,27 @@ enum Lookup {
 pub(super) const STRIP_LEFT: u8 = 0x10;
 /// Attribute: white space right of the token belongs to it.
 pub(super) const STRIP_RIGHT: u8 = 0x20;
+/// Attribute: [`Vocab::find`] gives this token for its spelling.
+const FOUND: u8 = 0x40;
 
 impl Vocab {
     pub(super) fn build(source: &Source<'_>, warnings: &mut Vec<Warning>) -> Result<Self, Error> {
         let n = source.n_vocab;
-        let mut blob = Vec::with_capacity(8 * n);
-        let mut starts = Vec::with_capacity(n + 1);
-        let mut attributes = Vec::with_capacity(n);
-        let mut findable = vec![0u64; n.div_ceil(64)];
-        let mut max_len = 0;
-        let mut n_long = 0;
-        for (id, (raw, ty, changed)) in source.each().enumerate() {
-            let start = blob.len();
-            if raw.len() >= MAX_SPELLING - start {
-                let what = "the spelling of all tokens";
-                return Err(Error::TooLarge { what, found: start.saturating_add(raw.len()), max: MAX_SPELLING });
-            }
-            if changed {
-                warnings.push(Warning::TurnEndNotControl { id: TokenId(id as u32) });
-            }
-            starts.push(start as u32);
-            attributes.push(ty as u8);
-            if !store(source.spelling, ty, raw, &mut blob) {
-                continue;
-            }
-            let len = blob.len() - start;
-            if source.lookup == LookupKind::Sorted && len > MAX_PIECE {
-                n_long += 1;
-                continue;
-            }
-            max_len = max_len.max(len);
-            findable[id / 64] |= 1 << (id % 64);
-        }
+        let mut all = Ok(Spellings::default());
+        in_halves(
+            n,
+            |ids| Spellings::read(source, ids),
+            |part| {
+                if let Ok(whole) = &mut all
+                    && let Err(e) = part.and_then(|part| whole.append(part))
+                {
+                    all = Err(e);
+                }
+            },
+        );
+        let Spellings { blob, mut starts, attributes, max_len, n_long, turn_ends } = all?;
         starts.push(blob.len() as u32);
+        warnings.extend(turn_ends.into_iter().map(|id| Warning::TurnEndNotControl { id }));
         if n_long > 0 {
             warnings.push(Warning::LongPieces { count: n_long, max: MAX_PIECE });
         }
@@ -338,22 +418,22 @@ impl Vocab {
             lookup: Lookup::Sorted(Sorted::default()),
             max_len,
         };
-        let ids = (0..n as u32).filter(|&id| findable[id as usize / 64] >> (id % 64) & 1 == 1);
-        let (lookup, n_duplicate) = match source.lookup {
+        let ids = (0..n as u32).filter(|&id| vocab.has(id, FOUND));
+        let mut duplicates = Vec::new();
+        vocab.lookup = match source.lookup {
             LookupKind::Hash => {
                 let mut index = Index::new(n);
-                let n_duplicate = ids.filter(|&id| !index.insert(id, vocab.bytes(id), |other| vocab.bytes(other))).count();
-                (Lookup::Hash(index), n_duplicate)
+                index.insert_each(ids, |id| vocab.bytes(id), &mut duplicates);
+                Lookup::Hash(index)
             }
-            LookupKind::Sorted => {
-                let (sorted, n_duplicate) = Sorted::new(ids, n, &vocab);
-                (Lookup::Sorted(sorted), n_duplicate)
-            }
+            LookupKind::Sorted => Lookup::Sorted(Sorted::new(ids, n, &vocab, &mut duplicates)),
         };
-        if n_duplicate > 0 {
-            warnings.push(Warning::Duplicates { count: n_duplicate });
+        for &id in &duplicates {
+            vocab.attributes[id as usize] &= !FOUND;
         }
-        vocab.lookup = lookup;
+        if !duplicates.is_empty() {
+            warnings.push(Warning::Duplicates { count: duplicates.len() });
+        }
         Ok(vocab)
     }
 
@@ -401,6 +481,20 @@ impl Vocab {
             Lookup::Hash(index) => index.find(bytes, |id| self.bytes(id)),
             Lookup::Sorted(sorted) => sorted.find(bytes, self),
         }
+    }
+
+    /// The same for several spellings at once.
+    pub(super) fn find_each<const N: usize>(&self, spellings: [&[u8]; N]) -> [Option<u32>; N] {
+        match &self.lookup {
+            Lookup::Hash(index) => index.find_each(spellings, |id| self.bytes(id)),
+            Lookup::Sorted(sorted) => spellings.map(|bytes| sorted.find(bytes, self)),
+        }
+    }
+
+    /// [`Self::find`] for bytes that are likely those of token `guess`.
+    pub(super) fn find_near(&self, guess: u32, bytes: &[u8]) -> Option<u32> {
+        let right = self.has(guess, FOUND) && self.bytes(guess) == bytes;
+        if right { Some(guess) } else { self.find(bytes) }
     }
 
     /// Walks the tokens that are prefixes of `text`, the shortest first.
@@ -465,8 +559,29 @@ impl Index {
 
     /// Adds an entry; false when one with the same bytes is there, which stays.
     pub(super) fn insert<'v>(&mut self, id: u32, bytes: &[u8], spelling: impl Fn(u32) -> &'v [u8]) -> bool {
-        let hash = hash_bytes(self.seed, bytes);
-        let (at, there) = self.probe(hash, |other| spelling(other) == bytes);
+        self.insert_as(id, hash_bytes(self.seed, bytes), |other| spelling(other) == bytes)
+    }
+
+    /// Adds entries; those whose bytes are there already go to `duplicates`.
+    fn insert_each<'v>(&mut self, mut ids: impl Iterator<Item = u32>, spelling: impl Fn(u32) -> &'v [u8], duplicates: &mut Vec<u32>) {
+        const AT_ONCE: usize = 16;
+        loop {
+            let ids: [Option<u32>; AT_ONCE] = std::array::from_fn(|_| ids.next());
+            let hashes = ids.map(|id| hash_bytes(self.seed, id.map_or(&[], &spelling)));
+            // The slots come into the cache together, before the first of them is waited for.
+            std::hint::black_box(hashes.map(|hash| self.slots[self.place(hash).0]));
+            for (id, hash) in ids.into_iter().zip(hashes) {
+                let Some(id) = id else { return };
+                let bytes = spelling(id);
+                if !self.insert_as(id, hash, |other| spelling(other) == bytes) {
+                    duplicates.push(id);
+                }
+            }
+        }
+    }
+
+    fn insert_as(&mut self, id: u32, hash: u64, same: impl FnMut(u32) -> bool) -> bool {
+        let (at, there) = self.probe(hash, same);
         if !there {
             self.slots[at] = self.place(hash).1 | (id + 1);
         }
@@ -485,14 +600,27 @@ impl Index {
         id
     }
 
+    /// The same for several spellings. Each step is done for all before the next, so that the memory that one has to
+    /// wait for is fetched for all at a time.
+    fn find_each<'v, const N: usize>(&self, all: [&[u8]; N], spelling: impl Fn(u32) -> &'v [u8]) -> [Option<u32>; N] {
+        let hashes = all.map(|bytes| hash_bytes(self.seed, bytes));
+        let likely = hashes.map(|hash| {
+            let mut id = None;
+            self.probe(hash, |first| id.replace(first).is_none());
+            id
+        });
+        let found = likely.map(|id| id.map(&spelling));
+        std::array::from_fn(|i| match (likely[i], found[i]) {
+            (None, _) | (_, None) => None,
+            (Some(id), Some(bytes)) if bytes == all[i] => Some(id),
+            // Another spelling with the same part of the hash.
+            _ => self.find(all[i], &spelling),
+        })
+    }
+
     /// Adds an entry by its hash alone; false when `same` says that an entry with the hash is it.
     pub(super) fn insert_hash(&mut self, id: u32, key: u64, same: impl Fn(u32) -> bool) -> bool {
-        let hash = mix(key ^ self.seed, SCATTER);
-        let (at, there) = self.probe(hash, same);
-        if !there {
-            self.slots[at] = self.place(hash).1 | (id + 1);
-        }
-        !there
+        self.insert_as(id, mix(key ^ self.seed, SCATTER), same)
     }
 
     pub(super) fn find_hash(&self, key: u64, same: impl Fn(u32) -> bool) -> Option<u32> {
@@ -553,18 +681,22 @@ struct Sorted {
 }
 
 impl Sorted {
-    fn new(ids: impl Iterator<Item = u32>, n: usize, vocab: &Vocab) -> (Self, usize) {
+    fn new(ids: impl Iterator<Item = u32>, n: usize, vocab: &Vocab, duplicates: &mut Vec<u32>) -> Self {
         let mut sorted = Vec::with_capacity(n);
         sorted.extend(ids);
         sorted.sort_unstable_by(|&a, &b| vocab.bytes(a).cmp(vocab.bytes(b)).then(a.cmp(&b)));
-        let before = sorted.len();
-        sorted.dedup_by(|b, a| vocab.bytes(*a) == vocab.bytes(*b));
-        let n_duplicate = before - sorted.len();
+        sorted.dedup_by(|b, a| {
+            let same = vocab.bytes(*a) == vocab.bytes(*b);
+            if same {
+                duplicates.push(*b);
+            }
+            same
+        });
         let mut first = Vec::with_capacity(257);
         first.extend(
             (0..=256u32).map(|byte| sorted.partition_point(|&id| vocab.bytes(id).first().is_none_or(|&b| u32::from(b) < byte)) as u32),
         );
-        (Self { ids: sorted.into_boxed_slice(), first }, n_duplicate)
+        Self { ids: sorted.into_boxed_slice(), first }
     }
 
     fn find(&self, bytes: &[u8], vocab: &Vocab) -> Option<u32> {
