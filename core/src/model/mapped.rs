@@ -122,7 +122,7 @@ impl MappedFile {
     /// Brings the content into memory from front to back, in huge pages where the file system can, and maps it. `keep_on` is
     /// told the bytes so far and stops it by false; what is missing then is read when it is needed.
     pub(super) fn read_in(&self, keep_on: &mut dyn FnMut(usize) -> bool) {
-        #[cfg(any(target_os = "linux", target_os = "android"))]
+        #[cfg(target_os = "linux")]
         if let Some(map) = &self.map {
             // Hints: without them pages come in one by one, when they are first used.
             let _ = map.advise(memmap2::Advice::HugePage);
@@ -133,7 +133,7 @@ impl MappedFile {
                 }
             }
         }
-        #[cfg(not(any(target_os = "linux", target_os = "android")))]
+        #[cfg(not(target_os = "linux"))]
         {
             let _ = (keep_on, READ_AT_ONCE);
             self.advise(Access::Soon);
