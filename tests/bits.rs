@@ -6,7 +6,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-use selvedge::{BackendError, CancelToken, Engine, NUMERICS, SeqId, StepError, TokenId};
+use selvedge::{BackendError, CancelToken, Engine, GenerateOptions, Mirostat, Model, NUMERICS, SamplingParams, SeqId, StepError, TokenId};
 use selvedge_backend_cpu::Isa;
 use selvedge_tests::{
     GEMMA, LogitsHash, SMOLLM2, Setup, feed, golden, hash, ids, real_model, rows, stem, synthetic, tiny_models, tiny_tokens,
@@ -256,5 +256,35 @@ fn a_hosts_floating_point_environment_changes_no_bit() {
             hash(&mut engine, &tokens, 40, &(0..tokens.len()))
         });
         check(name, "in a hostile floating-point environment", &found);
+    }
+}
+
+#[test]
+fn a_hosts_floating_point_environment_changes_no_draw() {
+    let Some(folder) = selvedge_tests::case("arch") else { return };
+    let model = Model::open(&folder.join("llama_q4.q4.gguf"), &Setup { n_ctx: 128, ..Setup::default() }.options()).unwrap();
+    let prompt = tiny_tokens(20, 0);
+    // Every stage that computes, and a distribution wide enough that a bit would show.
+    let sampling = SamplingParams {
+        seed: Some(7),
+        temperature: 1.3,
+        top_k: 0,
+        typical_p: 0.9,
+        repeat_penalty: 1.1,
+        frequency_penalty: 0.3,
+        xtc_probability: 0.5,
+        ..SamplingParams::default()
+    };
+    for mirostat in [None, Some(Mirostat::default())] {
+        let sampling = SamplingParams { mirostat, ..sampling.clone() };
+        let options =
+            GenerateOptions { max_tokens: Some(60), sampling, ignore_stop_ids: true, top_logprobs: 3, ..GenerateOptions::default() };
+        let reply = || {
+            let reply = model.session().unwrap().complete(&prompt, &options, &CancelToken::new()).unwrap();
+            (reply.ids, reply.logprobs.iter().map(|p| p.to_bits()).collect::<Vec<u32>>())
+        };
+        let (calm, hostile) = (reply(), with_hostile_environment(reply));
+        assert_eq!(calm.0.len(), 60);
+        assert_eq!(calm, hostile);
     }
 }

@@ -16,15 +16,15 @@ mod logprobs;
 mod model;
 
 pub use logprobs::Logprobs;
-pub use model::{Error, Model, ModelOptions, PackOptions, open_text, pack, pack_to, plan};
+pub use model::{Error, Model, ModelOptions, PackOptions, open_text, open_text_source, pack, pack_to, plan, plan_source};
 pub use selvedge_backends::{BackendOptions, MAX_THREADS, REGISTRY, RegistryError, ThreadCare};
-pub use selvedge_core::backend::{Backend, BackendError, BackendInfo, Tap};
+pub use selvedge_core::backend::{Backend, BackendError, BackendInfo, HoldBytes, Tap};
 pub use selvedge_core::cancel::CancelToken;
 pub use selvedge_core::engine::{Engine, Kept, LoadError, LoadStage, LoadedModel, NUMERICS, StepError};
 pub use selvedge_core::graph::{ValueId, VerifiedGraph};
 pub use selvedge_core::ids::{SeqId, TokenId};
 pub use selvedge_core::kv::KvElem;
-pub use selvedge_core::model::{Cleaned, ModelError, ModelFile, PackStore, StoreError};
+pub use selvedge_core::model::{Cleaned, ModelError, ModelFile, ModelSource, PackStore, StoreError};
 pub use selvedge_core::plan::{
     Anonymous, DEFAULT_CHUNK, DEFAULT_CONTEXT, Held, Limit, Plan, PlanError, PlanOptions, Planned, Segment, Weights,
 };
@@ -33,5 +33,5 @@ pub use selvedge_core::session::{Completion, Event, Finish, GenerateOptions, Ove
 pub use selvedge_core::step::{Input, Row, Want};
 pub use selvedge_core::template::{ChatTemplate, CivilTime, Clock, Error as TemplateError, RenderRequest, Rendered, TemplateOptions};
 pub use selvedge_core::text::{TextError, TextModel};
-pub use selvedge_core::tokenizer::{Detokenizer, EncodeOptions, ParseSpecial, Span, TokenType, Tokenizer};
+pub use selvedge_core::tokenizer::{Detokenizer, EncodeOptions, Error as TokenizerError, ParseSpecial, Span, TokenType, Tokenizer};
 pub use selvedge_gguf as gguf;

@@ -5,7 +5,7 @@ use selvedge_core::backend::{Backend, LoadControl};
 use selvedge_core::cancel::CancelToken;
 use selvedge_core::engine::{Kept, LoadError, LoadOptions, LoadStage, LoadedModel, StepError, keep_packed};
 use selvedge_core::ids::TokenId;
-use selvedge_core::model::{Memo, ModelError, ModelFile, PackStore, StoreError};
+use selvedge_core::model::{Memo, ModelError, ModelFile, ModelSource, PackStore, StoreError};
 use selvedge_core::os;
 use selvedge_core::plan::{self, Held, PlanError, PlanOptions, Planned};
 use selvedge_core::session::{Session, SessionError};
@@ -150,7 +150,12 @@ pub struct Model(Arc<LoadedModel>);
 /// Plans a model: what it will take and where it will run. Reads metadata only, and refuses whatever [`Model::open`]
 /// would refuse before it reads weights, apart from memory that doesn't suffice: see [`Planned::check_memory`].
 pub fn plan(path: &Path, options: &ModelOptions) -> Result<Planned, Error> {
-    let file = Arc::new(ModelFile::open(path)?);
+    plan_source(&path.into(), options)
+}
+
+/// As [`plan`], from wherever the model's bytes are.
+pub fn plan_source(source: &ModelSource, options: &ModelOptions) -> Result<Planned, Error> {
+    let file = Arc::new(ModelFile::open_source(source)?);
     let (store, unusable) = match options.packs.store() {
         Ok(store) => (store, None),
         Err(e) => (None, Some(e)),
@@ -216,7 +221,12 @@ pub fn pack_to(
 
 /// Opens the tokenizer and the templates of a file, also of one that holds nothing else.
 pub fn open_text(path: &Path) -> Result<TextModel, Error> {
-    let file = ModelFile::open(path)?;
+    open_text_source(&path.into())
+}
+
+/// As [`open_text`], from wherever the file's bytes are.
+pub fn open_text_source(source: &ModelSource) -> Result<TextModel, Error> {
+    let file = ModelFile::open_source(source)?;
     let gguf = file.gguf()?;
     Ok(TextModel::from_metadata(&gguf.metadata)?)
 }
@@ -234,12 +244,22 @@ impl Model {
         cancel: &CancelToken,
         progress: &mut dyn FnMut(LoadStage, u64, u64),
     ) -> Result<Model, Error> {
+        Model::open_source(&path.into(), options, cancel, progress)
+    }
+
+    /// As [`Model::open_with`], from wherever the model's bytes are.
+    pub fn open_source(
+        source: &ModelSource,
+        options: &ModelOptions,
+        cancel: &CancelToken,
+        progress: &mut dyn FnMut(LoadStage, u64, u64),
+    ) -> Result<Model, Error> {
         let (store, note) = match options.packs.store() {
             Ok(store) => (store, None),
             Err(e) => (None, Some(format!("{e}; they are packed in memory at every load"))),
         };
         let load = LoadOptions { plan: options.plan, validate: options.validate, store };
-        let mut model = LoadedModel::open(path, &load, options.backends()?, cancel, progress)?;
+        let mut model = LoadedModel::open(source, &load, options.backends()?, cancel, progress)?;
         note.into_iter().for_each(|note| model.add_note(note));
         Ok(Model(Arc::new(model)))
     }

@@ -5,7 +5,7 @@ use crate::backend::{Backend, BackendError, Loaded};
 use crate::cancel::CancelToken;
 use crate::graph::VerifiedGraph;
 use crate::math;
-use crate::model::{Access, ModelFile, PackFile, PackStore};
+use crate::model::{Access, ModelFile, ModelSource, PackFile, PackStore};
 use crate::plan::{Plan, PlanError, PlanOptions, Planned, plan};
 use crate::text::TextModel;
 use crate::tokenizer::Tokenizer;
@@ -88,13 +88,13 @@ impl std::fmt::Debug for LoadedModel {
 impl LoadedModel {
     /// Opens, plans and loads. `progress`: stage, bytes done, bytes in all.
     pub fn open(
-        path: &Path,
+        source: &ModelSource,
         options: &LoadOptions,
         backends: Vec<Arc<dyn Backend>>,
         cancel: &CancelToken,
         progress: &mut dyn FnMut(LoadStage, u64, u64),
     ) -> Result<LoadedModel, LoadError> {
-        let file = Arc::new(ModelFile::open(path)?);
+        let file = Arc::new(ModelFile::open_source(source)?);
         let planned = plan(file, &options.plan, backends, options.store.clone())?;
         planned.check_memory()?;
         LoadedModel::load(planned, options.validate, cancel, progress)

@@ -9,11 +9,11 @@
 //! each file at open is remembered, and [`ModelFile::check_unchanged`] compares before every step. The race that
 //! remains, a change during a step, is the caller's to avoid.
 
-use super::ModelError;
 use super::mapped::MappedFile;
 use super::pack::PackTable;
+use super::{ModelError, ModelSource};
 use crate::backend::{HoldBytes, TensorSource};
-use crate::os::{Region, align_up};
+use crate::os::{ALIGN, Region, align_up};
 use selvedge_gguf::{Endian, Gguf, TensorInfo, TensorType, split, swap_endian};
 use std::collections::HashSet;
 use std::path::Path;
@@ -73,13 +73,24 @@ pub struct ModelFile {
 }
 
 impl ModelFile {
-    /// Opens a model by its file, or by the first file of its split set. No tensor is read, apart from those of files in
-    /// foreign byte order.
+    /// Opens a model. No tensor is read, apart from those of files in foreign byte order.
     ///
     /// # Errors
     /// The system's refusal, anything wrong with the container, parts of a split set that are missing or don't fit.
+    pub fn open_source(source: &ModelSource) -> Result<ModelFile, ModelError> {
+        match source {
+            ModelSource::Path(path) => ModelFile::open(path),
+            ModelSource::File { file, start, n_bytes } => ModelFile::of_first(MappedFile::open_part(file.clone(), *start, *n_bytes)?, true),
+            ModelSource::Bytes(bytes) => ModelFile::of_first(MappedFile::of_bytes(bytes.clone()), true),
+        }
+    }
+
+    /// Opens a model by its file, or by the first file of its split set, as [`ModelFile::open_source`].
+    ///
+    /// # Errors
+    /// As there.
     pub fn open(path: &Path) -> Result<ModelFile, ModelError> {
-        ModelFile::open_parts(path, true)
+        ModelFile::of_first(MappedFile::open(path)?, true)
     }
 
     /// Opens one file as it stands, without the others of its split set and without a pack: to look into it.
@@ -87,15 +98,21 @@ impl ModelFile {
     /// # Errors
     /// The system's refusal, anything wrong with the container.
     pub fn open_alone(path: &Path) -> Result<ModelFile, ModelError> {
-        ModelFile::open_parts(path, false)
+        ModelFile::of_first(MappedFile::open(path)?, false)
     }
 
-    fn open_parts(path: &Path, as_model: bool) -> Result<ModelFile, ModelError> {
-        let first = MappedFile::open(path)?;
+    fn of_first(first: MappedFile, as_model: bool) -> Result<ModelFile, ModelError> {
+        let path = first.path().to_owned();
         let mut ggufs = vec![parse(&first)?];
-        let wrong = |source| ModelError::Gguf { path: path.to_owned(), source };
+        let wrong = |source| ModelError::Gguf { path: path.clone(), source };
+        if as_model
+            && !first.is_named()
+            && let Some(set) = split::SplitInfo::of(&ggufs[0]).map_err(wrong)?
+        {
+            return Err(ModelError::SplitWithoutPath { n_parts: set.count as usize });
+        }
         let file_name = path.file_name().map(|n| n.to_string_lossy()).unwrap_or_default();
-        let siblings = if as_model { split::siblings(&ggufs[0], &file_name).map_err(wrong)? } else { Vec::new() };
+        let siblings = if as_model && first.is_named() { split::siblings(&ggufs[0], &file_name).map_err(wrong)? } else { Vec::new() };
         let mut others = Vec::with_capacity(siblings.len());
         for (i, name) in siblings.iter().enumerate() {
             let path = path.with_file_name(name);
@@ -135,7 +152,7 @@ impl ModelFile {
         parse(&self.parts[0].file)
     }
 
-    /// The path given to [`ModelFile::open`].
+    /// The path that it was opened by; a description where it was opened without one.
     pub fn path(&self) -> &Path {
         self.parts[0].file.path()
     }
@@ -154,6 +171,17 @@ impl ModelFile {
     /// Reads the first file in; `keep_on` is told the bytes so far and stops it by false.
     pub fn read_in(&self, keep_on: &mut dyn FnMut(usize) -> bool) {
         self.parts[0].file.read_in(keep_on);
+    }
+
+    /// Whether the packed weights of a file that ships them lie where kernels can read them: a part of a file, or a buffer, may
+    /// begin anywhere.
+    pub fn packed_is_aligned(&self) -> bool {
+        self.packed_bytes().as_ptr().addr().is_multiple_of(ALIGN)
+    }
+
+    /// Whether a later load can know the model again: by what the system says of its files, which a buffer lacks.
+    pub fn is_identifiable(&self) -> bool {
+        self.parts.iter().all(|part| part.file.stamp().is_some_and(|stamp| part.file.is_named() || stamp.inode != 0))
     }
 
     /// The files.
@@ -191,7 +219,7 @@ impl ModelFile {
 
     /// Bytes of the files that are mapped.
     pub fn mapped_bytes(&self) -> usize {
-        self.parts.iter().map(|p| p.file.bytes().len()).sum()
+        self.parts.iter().map(|p| p.file.n_mapped()).sum()
     }
 
     /// Anonymous memory: the tensor table, and the copy of tensors in foreign byte order.

@@ -4,6 +4,7 @@ mod file;
 mod keys;
 mod mapped;
 mod pack;
+mod source;
 
 use crate::graph::GraphError;
 use crate::os::OutOfMemory;
@@ -14,6 +15,7 @@ pub use file::{Access, ModelFile, TensorRef};
 pub use keys::Keys;
 pub use pack::{Cleaned, Memo, PackFile, PackStore, PackTable, StoreError};
 pub(crate) use pack::{Found, KeepError, Making};
+pub use source::ModelSource;
 
 /// What makes a file no model that can be run here. Every variant says what was expected and what was found.
 #[derive(Debug, thiserror::Error)]
@@ -63,6 +65,22 @@ pub enum ModelError {
         path: PathBuf,
         /// Its number, from 1.
         part: usize,
+        /// Parts of the set.
+        n_parts: usize,
+    },
+    /// A part of an open file that the file doesn't hold.
+    #[error("the part of {n_bytes} bytes from byte {start} on lies outside the file, which has {file_len}")]
+    NoSuchPart {
+        /// Where it was to begin.
+        start: u64,
+        /// Its bytes; 0 where it was to reach to the end.
+        n_bytes: u64,
+        /// Bytes of the file.
+        file_len: u64,
+    },
+    /// A part of a split set that was given without a path.
+    #[error("the model is split into {n_parts} files and was given without a path: open its first file by path, or merge the parts")]
+    SplitWithoutPath {
         /// Parts of the set.
         n_parts: usize,
     },

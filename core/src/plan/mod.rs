@@ -323,6 +323,12 @@ fn hold(wanted: Weights, file: &ModelFile, layouts: &[PackLayout], store: Option
     if n_bytes == 0 {
         return (Held::Plain, "used in the file's own form".into());
     }
+    if file.packed().is_some() && !file.packed_is_aligned() {
+        return (Held::Resident, format!("copied from {}: they don't lie there as kernels need them", file.path().display()));
+    }
+    if !file.is_identifiable() && file.packed().is_none() {
+        return (Held::Resident, format!("packed in memory at every load: {} can't be known again", file.path().display()));
+    }
     let there = |layout: &PackLayout| store.and_then(|store| store.expects(file, layout));
     let place = match (file.packed(), store) {
         (Some(_), _) => format!("from {}", file.path().display()),
@@ -382,6 +388,8 @@ fn plan_at(
     if let Some(reason) = file.packed().and_then(|pack| layouts.iter().find_map(|layout| pack.mismatch(layout))) {
         return Err(PlanError::Packed { path: file.path().to_owned(), reason });
     }
+    // What no later load would know again isn't kept.
+    let store = store.filter(|_| file.is_identifiable());
     let (held, held_why) = hold(options.weights, &file, &layouts, store.as_ref());
     let memory_at = |n_ctx: usize| {
         let cache = CacheShape { elem: options.kv, n_ctx };

@@ -14,6 +14,7 @@ pub use context::Overflow;
 use crate::cancel::CancelToken;
 use crate::engine::{Engine, LoadedModel, StepError};
 use crate::ids::{SeqId, TokenId};
+use crate::os::FloatEnv;
 use crate::sampler::{self, Sampler, SamplingParams};
 use crate::step::{Row, Want};
 use crate::stop::{self, StopMatcher, StopState};
@@ -470,6 +471,8 @@ impl Chooser {
     }
 
     fn choose(&mut self, logits: &mut [f32]) -> Result<(), sampler::Error> {
+        // The caller's environment is back before the caller is told of the token.
+        let _env = FloatEnv::default_here();
         let (token, logprob) = if self.logprobs {
             let sampled = self.sampler.sample_with_top(logits, self.n_top, &mut self.top)?;
             (sampled.token, Some(sampled.logprob))

@@ -29,28 +29,32 @@ pub(super) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 
-/// Where the memo of a file lies: named by what the system calls the file, or by its path where it has no number.
-fn memo_path(dir: &Path, file: &MappedFile) -> PathBuf {
-    let stamp = file.stamp();
-    let key = if stamp.inode == 0 {
-        hex(&Sha256::digest(file.path().as_os_str().as_encoded_bytes())[..8])
-    } else {
-        format!("{:x}-{:x}", stamp.device, stamp.inode)
+/// Where the memo of a file lies: named by what the system calls the file, or by its path where it has no number. `None`
+/// where it has neither.
+fn memo_path(dir: &Path, file: &MappedFile) -> Option<PathBuf> {
+    let stamp = file.stamp()?;
+    let mut key = match (stamp.inode, file.is_named()) {
+        (0, false) => return None,
+        (0, true) => hex(&Sha256::digest(file.path().as_os_str().as_encoded_bytes())[..8]),
+        (inode, _) => format!("{:x}-{inode:x}", stamp.device),
     };
-    dir.join(format!("{MEMO}{key}.json"))
+    if let Some((start, n_bytes)) = file.part() {
+        key.push_str(&format!("-{start:x}-{n_bytes:x}"));
+    }
+    Some(dir.join(format!("{MEMO}{key}.json")))
 }
 
 fn remembered(dir: &Path, file: &MappedFile) -> Option<String> {
-    let memo: Memo = serde_json::from_slice(&std::fs::read(memo_path(dir, file)).ok()?).ok()?;
+    let memo: Memo = serde_json::from_slice(&std::fs::read(memo_path(dir, file)?).ok()?).ok()?;
     let found = Stamp { len: memo.size, device: memo.device, inode: memo.inode, mtime: memo.mtime, ctime: memo.ctime };
-    (found == file.stamp() && memo.sha256.len() == 64).then_some(memo.sha256)
+    (Some(found) == file.stamp() && memo.sha256.len() == 64).then_some(memo.sha256)
 }
 
 /// Remembers a hash. One that can't be kept costs another the next time.
 fn remember(dir: &Path, file: &MappedFile, sha256: &str) {
-    let Stamp { len, device, inode, mtime, ctime } = file.stamp();
+    let Some(Stamp { len, device, inode, mtime, ctime }) = file.stamp() else { return };
+    let Some(at) = memo_path(dir, file) else { return };
     let Ok(bytes) = serde_json::to_vec(&Memo { size: len, device, inode, mtime, ctime, sha256: sha256.to_owned() }) else { return };
-    let at = memo_path(dir, file);
     let temporary = at.with_extension(super::store::temporary_extension());
     if os::check_file_size(bytes.len() as u64).and_then(|()| std::fs::write(&temporary, bytes)).is_err()
         || std::fs::rename(&temporary, &at).is_err()
@@ -90,7 +94,7 @@ pub(super) fn known(dir: &Path, model: &ModelFile) -> Option<String> {
 
 /// The hash of a model, remembered in `dir` or computed; `None` after a cancel. `progress`: bytes done and in all.
 pub(super) fn find(dir: Option<&Path>, model: &ModelFile, cancel: &CancelToken, progress: &mut dyn FnMut(u64, u64)) -> Option<String> {
-    let (total, mut before) = (model.mapped_bytes() as u64, 0);
+    let (total, mut before) = (model.mapped().map(|file| file.bytes().len() as u64).sum(), 0);
     let mut parts = Vec::new();
     for file in model.mapped() {
         let known = dir.and_then(|dir| remembered(dir, file));
