@@ -4,8 +4,7 @@ use crate::args::{ModelArgs, file_name, warn};
 use crate::error::{Result, printable};
 use crate::output;
 use clap::Args;
-use selvedge::{Held, Planned, TextModel};
-use serde::Serialize;
+use selvedge::{Planned, TextModel};
 
 #[derive(Debug, Args)]
 pub(crate) struct PlanArgs {
@@ -14,60 +13,6 @@ pub(crate) struct PlanArgs {
     /// Say why each part runs where it does, with which kernels, and what is odd about the file
     #[arg(long)]
     explain: bool,
-}
-
-#[derive(Debug, Serialize)]
-struct PlanJson {
-    mapped: u64,
-    anonymous: AnonymousJson,
-    gpu: u64,
-    /// How packed weights will be held: plain, resident, mapped.
-    weights: &'static str,
-    weights_why: String,
-    n_ctx: usize,
-    max_ctx: usize,
-    segments: Vec<SegmentJson>,
-}
-
-#[derive(Debug, Serialize)]
-struct AnonymousJson {
-    kv: u64,
-    arena: u64,
-    pack: u64,
-    tokenizer: u64,
-    other: u64,
-}
-
-#[derive(Debug, Serialize)]
-struct SegmentJson {
-    backend: &'static str,
-    /// How many, in the order in which they run.
-    nodes: usize,
-    reason: String,
-}
-
-fn held(held: Held) -> &'static str {
-    match held {
-        Held::Plain => "plain",
-        Held::Resident => "resident",
-        Held::Mapped => "mapped",
-    }
-}
-
-fn to_json(planned: &Planned) -> PlanJson {
-    let plan = &planned.plan;
-    let a = plan.anonymous;
-    let segments = plan.segments.iter();
-    PlanJson {
-        mapped: plan.mapped,
-        anonymous: AnonymousJson { kv: a.kv, arena: a.arena, pack: a.pack, tokenizer: a.tokenizer, other: a.other },
-        gpu: plan.gpu,
-        weights: held(plan.held),
-        weights_why: plan.held_why.clone(),
-        n_ctx: plan.n_ctx,
-        max_ctx: plan.max_ctx,
-        segments: segments.map(|s| SegmentJson { backend: s.backend, nodes: s.nodes.len(), reason: s.reason.clone() }).collect(),
-    }
 }
 
 fn table(planned: &Planned, explain: bool) -> String {
@@ -100,7 +45,7 @@ fn table(planned: &Planned, explain: bool) -> String {
         n => format!("at most {n} fit of {} that it was trained for", config.n_ctx_train),
     };
     out += &format!("context     {:>10}      {longest}\n", plan.n_ctx);
-    out += &format!("weights     {:>10}      {}\n", held(plan.held), printable(&plan.held_why));
+    out += &format!("weights     {:>10}      {}\n", plan.held.name(), printable(&plan.held_why));
     for segment in &plan.segments {
         out += &format!("runs on     {:>10}      {} nodes\n", segment.backend, segment.nodes.len());
         if explain {
@@ -114,7 +59,7 @@ impl PlanArgs {
     pub(crate) fn run(self, json: bool) -> Result<()> {
         let planned = selvedge::plan(&self.model.file.path()?, &self.model.options()?)?;
         if json {
-            output::json(&to_json(&planned))?;
+            output::json(&selvedge::plan_json(&planned.plan))?;
         } else {
             output::lines(&table(&planned, self.explain))?;
         }

@@ -12,9 +12,11 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod json;
 mod logprobs;
 mod model;
 
+pub use json::plan_json;
 pub use logprobs::Logprobs;
 pub use model::{Error, Model, ModelOptions, PackOptions, open_text, open_text_source, pack, pack_to, plan, plan_source};
 pub use selvedge_backends::{BackendOptions, MAX_THREADS, REGISTRY, RegistryError, ThreadCare};

@@ -69,6 +69,17 @@ pub enum Held {
     Mapped,
 }
 
+impl Held {
+    /// The word for it in JSON and tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Held::Plain => "plain",
+            Held::Resident => "resident",
+            Held::Mapped => "mapped",
+        }
+    }
+}
+
 impl Default for PlanOptions {
     fn default() -> PlanOptions {
         PlanOptions {
