@@ -21,9 +21,10 @@ const ALLOWED_EDGES: &[(&str, &[&str])] = &[
     ("selvedge-backend-cpu", &["selvedge-core", "selvedge-gguf"]),
     ("selvedge-backends", &["selvedge-backend-cpu", "selvedge-core", "selvedge-gguf"]),
     ("selvedge", &["selvedge-backends", "selvedge-core", "selvedge-gguf"]),
+    ("selvedge-ffi", &["selvedge"]),
     ("selvedge-cli", &["selvedge"]),
     // The suites look at every layer.
-    ("selvedge-tests", &["selvedge", "selvedge-backend-cpu", "selvedge-backends", "selvedge-core", "selvedge-gguf"]),
+    ("selvedge-tests", &["selvedge", "selvedge-backend-cpu", "selvedge-backends", "selvedge-core", "selvedge-ffi", "selvedge-gguf"]),
 ];
 
 /// Functions of std's floats whose last bits differ between systems (DESIGN 3.1); `core::math` has our own.

@@ -24,8 +24,7 @@ pub struct slv_model(pub(crate) Model);
 pub unsafe extern "C" fn slv_model_plan(source: *const slv_source, options: *const slv_options, out: *mut *mut c_char) -> slv_status {
     guard(|| {
         // SAFETY: the caller's promises.
-        let (out, source, options) =
-            unsafe { (Out::new(out, std::ptr::null_mut(), "out")?, given(source, "source")?, options.as_ref()) };
+        let (out, source, options) = unsafe { (Out::new(out, std::ptr::null_mut(), "out")?, given(source, "source")?, options.as_ref()) };
         let planned = plan_source(&source.0, &for_model(options)?.0)?;
         out.set_text(&plan_json(&planned.plan).to_string());
         Ok(planned.check_memory()?)

@@ -75,8 +75,7 @@ pub(crate) unsafe fn text<'a>(pointer: *const c_char, what: &str) -> Result<&'a 
 }
 
 fn utf8<'a>(bytes: &'a [u8], what: &str) -> Result<&'a str, Failure> {
-    std::str::from_utf8(bytes)
-        .map_err(|e| Failure::new(slv_status::Utf8, format!("{what} isn't UTF-8 from byte {} on", e.valid_up_to())))
+    std::str::from_utf8(bytes).map_err(|e| Failure::new(slv_status::Utf8, format!("{what} isn't UTF-8 from byte {} on", e.valid_up_to())))
 }
 
 /// A text of a length, which may hold NULs.
