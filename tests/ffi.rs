@@ -333,6 +333,7 @@ fn bytes_are_released_once_when_nothing_uses_them() {
     // A call that fails releases nothing.
     // SAFETY: as above, without a place.
     assert_eq!(unsafe { slv_source_bytes(bytes.as_ptr().cast(), bytes.len(), Some(count), user, null_mut()) }, slv_status::Null);
+    // SAFETY: as above, without bytes.
     assert_eq!(unsafe { slv_source_bytes(null(), 5, Some(count), user, &mut out) }, slv_status::Null);
     assert_eq!(released.load(Ordering::SeqCst), 1);
 }

@@ -3,7 +3,7 @@
 use crate::error::{Failure, slv_status};
 use crate::guard::guard;
 use crate::value::{Out, free, given};
-use selvedge_api::CancelToken;
+use selvedge::CancelToken;
 
 /// Ends calls that it was given to, from any thread, within the time of a layer. One token may serve any number of calls.
 #[derive(Debug)]

@@ -1,8 +1,6 @@
 //! Statuses, and which of them an error is.
 
-use selvedge_api::{
-    BackendError, Error, LoadError, ModelError, PlanError, RegistryError, SessionError, StepError, TemplateError, TextError,
-};
+use selvedge::{BackendError, Error, LoadError, ModelError, PlanError, RegistryError, SessionError, StepError, TemplateError, TextError};
 use std::ffi::CString;
 
 /// How a call ended. The band tells what to do: 0x0x look at the system, 0x1x correct the input, 0x2x free or ask for less,

@@ -1,6 +1,6 @@
 //! What a caller is told while a call runs.
 
-use selvedge_api::{CancelToken, Event, LoadStage, TokenId};
+use selvedge::{CancelToken, Event, LoadStage, TokenId};
 use std::ffi::{c_char, c_int, c_void};
 use std::ops::ControlFlow;
 

@@ -7,7 +7,7 @@ use crate::guard::guard;
 use crate::options::{for_model, slv_options};
 use crate::source::slv_source;
 use crate::value::{Out, free, given};
-use selvedge_api::{Model, plan_json, plan_source};
+use selvedge::{Model, plan_json, plan_source};
 use std::ffi::{c_char, c_void};
 
 /// A model: immutable, for any number of threads at once. What is made from it keeps what it needs of it.

@@ -3,7 +3,7 @@
 use crate::error::{Failure, slv_status};
 use crate::guard::guard;
 use crate::value::{Out, free, given_mut, text};
-use selvedge_api::{GenerateOptions, KvElem, MAX_THREADS, Mirostat, Model, ModelOptions, Overflow, Stage, TokenId, Weights};
+use selvedge::{GenerateOptions, KvElem, MAX_THREADS, Mirostat, Model, ModelOptions, Overflow, Stage, TokenId, Weights};
 use std::ffi::{c_char, c_void};
 
 /// Options of a call: for a model those of `slv_options_model`, for a reply those of `slv_options_generate`.

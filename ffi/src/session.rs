@@ -16,7 +16,7 @@ use crate::guard::{caught, guard};
 use crate::model::slv_model;
 use crate::options::{for_reply, slv_options};
 use crate::value::{Out, free, given, json, text, tokens};
-use selvedge_api::{Finish, Logprobs, Model, RenderRequest, Session, SessionError, Stats, TokenId};
+use selvedge::{Finish, Logprobs, Model, RenderRequest, Session, SessionError, Stats, TokenId};
 use std::cell::UnsafeCell;
 use std::ffi::{CString, c_char, c_void};
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -93,7 +93,7 @@ fn reply(
     inner: &mut Inner,
     prompt: &[TokenId],
     options: Option<&slv_options>,
-    cancel: &selvedge_api::CancelToken,
+    cancel: &selvedge::CancelToken,
     listener: &mut Listener,
 ) -> Result<(), Failure> {
     let options = for_reply(options, &inner.model)?;

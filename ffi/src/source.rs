@@ -3,7 +3,7 @@
 use crate::error::{Failure, slv_status};
 use crate::guard::guard;
 use crate::value::{Out, free, slice, text};
-use selvedge_api::{HoldBytes, ModelSource};
+use selvedge::{HoldBytes, ModelSource};
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::Arc;
 

@@ -5,7 +5,7 @@ use crate::guard::guard;
 use crate::model::slv_model;
 use crate::source::slv_source;
 use crate::value::{Out, fill, free, given, json, text, text_of, tokens};
-use selvedge_api::{EncodeOptions, ParseSpecial, RenderRequest, Rendered, TextModel, TokenId, open_text_source};
+use selvedge::{EncodeOptions, ParseSpecial, RenderRequest, Rendered, TextModel, TokenId, open_text_source};
 use std::ffi::{c_char, c_int};
 
 /// The words of a model: its tokenizer and its chat templates. Immutable, for any number of threads at once.

@@ -1,7 +1,7 @@
 //! Arguments of C as Rust's values, checked.
 
 use crate::error::{Failure, slv_status};
-use selvedge_api::TokenId;
+use selvedge::TokenId;
 use std::ffi::{CStr, CString, c_char};
 
 fn null(what: &str) -> Failure {
@@ -166,8 +166,8 @@ pub unsafe extern "C" fn slv_string_free(text: *mut c_char) {
 pub(crate) unsafe fn free<T>(handle: *mut T) {
     if !handle.is_null() {
         // Whatever the drop of a handle does, a panic in it mustn't unwind into C.
-        // SAFETY: the caller's promise.
         let _ = crate::guard::caught(|| {
+            // SAFETY: the caller's promise.
             drop(unsafe { Box::from_raw(handle) });
             Ok(())
         });

@@ -21,11 +21,11 @@ pub extern "C" fn slv_version() -> *const c_char {
 pub extern "C" fn slv_build_info() -> *const c_char {
     static INFO: OnceLock<std::ffi::CString> = OnceLock::new();
     let info = INFO.get_or_init(|| {
-        let backends: Vec<&str> = selvedge_api::REGISTRY.iter().map(|row| row.name).collect();
+        let backends: Vec<&str> = selvedge::REGISTRY.iter().map(|row| row.name).collect();
         let info = serde_json::json!({
             "version": env!("CARGO_PKG_VERSION"),
             "abi": slv_abi_version(),
-            "numerics": selvedge_api::NUMERICS,
+            "numerics": selvedge::NUMERICS,
             "os": std::env::consts::OS,
             "arch": std::env::consts::ARCH,
             "debug_assertions": cfg!(debug_assertions),
